@@ -1,0 +1,1 @@
+"""Audio files to waveforms: reading, channels, resampling, trimming."""

@@ -1,0 +1,78 @@
+"""The only classes that a configuration can name, and how they are built from it.
+
+A `_target_` is looked up in a table by its full name: NeMo's own paths are there so that NeMo's configuration files
+train unchanged. Nothing outside the table is ever imported because a configuration says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from nest_ssl.errors import ConfigError, nearest
+
+# class name -> our module, then every path under which configurations name it
+_CLASSES = {
+    "AudioToMelSpectrogramPreprocessor": "nest_ssl.features.mel",
+    "ConformerEncoder": "nest_ssl.modules.conformer.encoder",
+    "RandomBlockMasking": "nest_ssl.modules.masking",
+    "RandomProjectionVectorQuantizer": "nest_ssl.modules.quantizer",
+    "MultiSoftmaxDecoder": "nest_ssl.modules.decoder",
+    "MultiMLMLoss": "nest_ssl.losses.mlm",
+    "SpectrogramAugmentation": "nest_ssl.features.spec_augment",
+    "SpeakerNoiseAugmentation": "nest_ssl.data.augmentation",
+    "MultiSpeakerNoiseAugmentation": "nest_ssl.data.augmentation",
+}
+_NEMO_PATHS = {
+    "AudioToMelSpectrogramPreprocessor": ("modules", "modules.audio_preprocessing"),
+    "ConformerEncoder": ("modules", "modules.conformer_encoder"),
+    "RandomBlockMasking": ("modules", "modules.ssl_modules", "modules.ssl_modules.masking"),
+    "RandomProjectionVectorQuantizer": ("modules", "modules.ssl_modules", "modules.ssl_modules.quantizers"),
+    "MultiSoftmaxDecoder": ("modules", "modules.ssl_modules", "modules.ssl_modules.multi_softmax_decoder"),
+    "MultiMLMLoss": ("losses", "losses.ssl_losses", "losses.ssl_losses.mlm"),
+    "SpectrogramAugmentation": ("modules", "modules.audio_preprocessing"),
+    "SpeakerNoiseAugmentation": ("modules.ssl_modules", "modules.ssl_modules.augmentation"),
+    "MultiSpeakerNoiseAugmentation": ("modules.ssl_modules", "modules.ssl_modules.augmentation"),
+}
+TARGETS: dict[str, str] = {
+    **{f"nemo.collections.asr.{path}.{name}": name for name, paths in _NEMO_PATHS.items() for path in paths},
+    **{f"{module}.{name}": name for name, module in _CLASSES.items()},
+}
+
+
+def resolve(target: str, key: str) -> type:
+    """The class a `_target_` stands for; `key` is where the configuration says it, for the error."""
+    if target not in TARGETS:
+        raise ConfigError(f"{key}._target_: {target!r} is not a known class{nearest(target, TARGETS)}")
+    name = TARGETS[target]
+    return getattr(importlib.import_module(_CLASSES[name]), name)
+
+
+def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
+    """Refuse a key that the class does not take, naming the nearest one that it does."""
+    known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    for name in config:
+        if name != "_target_" and name not in known:
+            raise ConfigError(f"{key}.{name}: {cls.__name__} has no such option{nearest(name, known)}")
+
+
+def instantiate(config: Mapping[str, Any], key: str) -> Any:
+    """Build what a configuration node describes: `_target_` names the class, the other keys are its arguments."""
+    if "_target_" not in config:
+        raise ConfigError(f"{key}: has no `_target_` that names a class")
+    cls = resolve(config["_target_"], key)
+    check_arguments(cls, config, key)
+    arguments = {name: value for name, value in config.items() if name != "_target_"}
+    missing = [
+        name
+        for name, parameter in inspect.signature(cls.__init__).parameters.items()
+        if name != "self" and parameter.default is inspect.Parameter.empty and name not in arguments
+    ]
+    if missing:
+        raise ConfigError(f"{key}.{missing[0]}: missing; {cls.__name__} needs it")
+    try:
+        return cls(**arguments)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{key}: {error}") from error
