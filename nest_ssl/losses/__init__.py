@@ -1,0 +1,5 @@
+"""What training minimises."""
+
+from nest_ssl.losses.mlm import MultiMLMLoss
+
+__all__ = ["MultiMLMLoss"]

@@ -1,0 +1,58 @@
+"""Masked prediction loss: negative log-likelihood of the tokens, on masked frames only."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+class MultiMLMLoss(nn.Module):
+    """Mean over codebooks of the likelihood loss on masked frames.
+
+    An encoder frame counts as masked when more than `mask_threshold` of the `combine_time_steps` feature frames
+    behind it are. A batch without such a frame has loss 0 and zero gradients; NeMo's is NaN.
+    """
+
+    def __init__(
+        self,
+        combine_time_steps: int = 1,
+        mask_threshold: float = 0.8,
+        num_decoders: int = 1,
+        squeeze_single: bool = False,
+    ) -> None:
+        super().__init__()
+        self.combine_time_steps = combine_time_steps
+        self.mask_threshold = mask_threshold
+        self.num_decoders = num_decoders
+        self.squeeze_single = squeeze_single
+
+    def masked_frames(self, masks: Tensor) -> Tensor:
+        """Feature masks (B, D, T) to the encoder frames that the loss looks at (B, U)."""
+        masks = masks.transpose(1, 2)  # (B, D, T) -> (B, T, D)
+        masks = masks.reshape(masks.shape[0], masks.shape[1] // self.combine_time_steps, -1)
+        return masks.mean(-1) > self.mask_threshold
+
+    def forward(
+        self, masks: Tensor, decoder_outputs: Tensor, targets: Tensor, decoder_lengths: Tensor | None = None
+    ) -> Tensor:
+        """Masks (B, D, T), log-probabilities (B, U, V, K) and tokens (B, U, K), the last axis absent if squeezed.
+
+        `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding.
+        """
+        selected = self.masked_frames(masks)
+        # Causal sub-sampling makes one frame more than the features account for; it predicts nothing.
+        selected = selected[:, : decoder_outputs.shape[1]]
+        decoder_outputs = decoder_outputs[:, : selected.shape[1]]
+        if self.squeeze_single and self.num_decoders == 1:
+            return self._likelihood(decoder_outputs, targets, selected)
+        losses = [
+            self._likelihood(decoder_outputs[:, :, :, book], targets[:, :, book], selected)
+            for book in range(self.num_decoders)
+        ]
+        return sum(losses[1:], losses[0]) / self.num_decoders
+
+    @staticmethod
+    def _likelihood(log_probs: Tensor, targets: Tensor, selected: Tensor) -> Tensor:
+        """(B, U, V), (B, U), (B, U) -> scalar."""
+        targets = nn.functional.pad(targets, (0, selected.shape[1] - targets.shape[1]))
+        chosen = log_probs[selected]
+        return nn.functional.nll_loss(chosen, targets[selected], reduction="mean" if len(chosen) else "sum")

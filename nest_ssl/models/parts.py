@@ -1,0 +1,120 @@
+"""Builds the model's parts from its configuration, in the order in which NeMo draws their random weights."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.features import AudioToMelSpectrogramPreprocessor
+from nest_ssl.losses import MultiMLMLoss
+from nest_ssl.modules import (
+    ConformerEncoder,
+    MultiSoftmaxDecoder,
+    RandomBlockMasking,
+    RandomProjectionVectorQuantizer,
+)
+from nest_ssl.targets import instantiate
+
+PARTS = ("preprocessor", "spec_augment", "masking", "quantizer", "encoder", "decoder", "loss")
+MODEL_KEYS = {
+    *PARTS,
+    *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position", "numerics"),
+    *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
+    *("target", "nemo_version"),  # written by NeMo into the archives it saves
+}
+
+
+@dataclass
+class Parts:
+    """What the model is made of."""
+
+    preprocessor: AudioToMelSpectrogramPreprocessor
+    quantizer: RandomProjectionVectorQuantizer
+    mask_processor: RandomBlockMasking
+    encoder: ConformerEncoder
+    decoder: MultiSoftmaxDecoder
+    loss: MultiMLMLoss
+
+
+def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
+    """The parts that the resolved `model` node describes."""
+    _check(settings, key)
+    nodes = {name: dict(settings[name]) for name in PARTS if settings.get(name) is not None}
+    if settings.get("mask_position", "pre_conv") == "post_conv":
+        _describe_subsampled_frames(nodes)
+
+    def build(name: str) -> Any:
+        if name == "encoder" and os.environ.get("USE_NEMO_CONFORMER", "").lower() in ("1", "true", "yes"):
+            return _nemo_encoder(nodes[name])
+        return instantiate(nodes[name], f"{key}.{name}")
+
+    preprocessor = build("preprocessor")
+    # NeMo's base class builds an encoder and a decoder that its subclass throws away. They are built and thrown away
+    # here too: the weights that stay equal NeMo's only if the discarded ones were drawn before them.
+    build("encoder")
+    build("decoder")
+    if "spec_augment" in nodes:
+        build("spec_augment")
+    return Parts(
+        preprocessor=preprocessor,
+        quantizer=build("quantizer"),
+        mask_processor=build("masking"),
+        encoder=build("encoder"),
+        decoder=build("decoder"),
+        loss=build("loss"),
+    )
+
+
+def _check(settings: Mapping[str, Any], key: str) -> None:
+    for name in settings:
+        if name not in MODEL_KEYS:
+            raise ConfigError(f"{key}.{name}: no such option{nearest(name, MODEL_KEYS)}")
+    for name in PARTS:
+        if name != "spec_augment" and not isinstance(settings.get(name), Mapping):
+            raise ConfigError(f"{key}.{name}: missing; it describes a part of the model")
+    position = settings.get("mask_position", "pre_conv")
+    if position not in ("pre_conv", "post_conv"):
+        raise ConfigError(f"{key}.mask_position: {position!r}; expected 'pre_conv' or 'post_conv'")
+    numerics = settings.get("numerics", "exact")
+    if numerics != "exact":
+        raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact', the only numerics of this version")
+    steps = {name: settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss")}
+    if steps["quantizer"] != steps["loss"]:
+        raise ConfigError(
+            f"{key}.loss.combine_time_steps: {steps['loss']}, but {key}.quantizer.combine_time_steps is "
+            f"{steps['quantizer']}; both count the feature frames in one encoder frame"
+        )
+    pad_to = settings["preprocessor"].get("pad_to", 16)
+    if position == "pre_conv" and isinstance(pad_to, int) and pad_to % steps["loss"]:
+        raise ConfigError(
+            f"{key}.preprocessor.pad_to: {pad_to} is not a multiple of {key}.loss.combine_time_steps={steps['loss']}; "
+            f"set it to {steps['loss']}"
+        )
+
+
+def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:
+    """Masks and tokens after the sub-sampling: its frames, its features, one time step each (NeMo forgets the last)."""
+    encoder = nodes["encoder"]
+    factor = encoder.get("subsampling_factor", 4)
+    for name in ("quantizer", "masking"):
+        nodes[name]["feat_in"] = encoder["d_model"]
+    for name in ("quantizer", "loss"):
+        nodes[name]["combine_time_steps"] = 1
+    nodes["masking"]["block_size"] = max(1, nodes["masking"].get("block_size", 48) // factor)
+
+
+def _nemo_encoder(node: Mapping[str, Any]) -> nn.Module:
+    """NeMo's own encoder in the place of ours, on request (`USE_NEMO_CONFORMER=true`)."""
+    try:
+        module = importlib.import_module("nemo.collections.asr.modules")
+    except ImportError as error:
+        raise ConfigError(
+            f"USE_NEMO_CONFORMER is set, but NeMo cannot be imported ({error}); install it or unset the variable"
+        ) from error
+    return module.ConformerEncoder(**{name: value for name, value in node.items() if name != "_target_"})

@@ -1,0 +1,240 @@
+"""NEST: predict the tokens of clean speech from masked, noisy speech (arXiv 2408.13106)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.errors import ConfigError
+from nest_ssl.models.parts import build_parts
+from nest_ssl.modules.masking import ConvFeatureMaksingWrapper
+from nest_ssl.optim import build_optimizer, build_scheduler, parameter_groups, steps_in_run
+
+_log = logging.getLogger(__name__)
+
+
+class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
+    """Clean speech -> features -> quantizer -> tokens; noisy speech -> features -> mask -> encoder -> decoder.
+
+    The loss asks the decoder for the tokens of the masked frames. Everything here is wiring: the mathematics is in
+    the parts, whose names are those of NeMo's checkpoints.
+    """
+
+    def __init__(self, cfg: DictConfig, trainer: pl.Trainer | None = None) -> None:
+        super().__init__()
+        self.cfg = cfg
+        self.settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+        self.save_hyperparameters({"cfg": self.settings}, logger=False)
+        if trainer is not None:
+            self.trainer = trainer
+        parts = build_parts(self.settings)
+        self.preprocessor = parts.preprocessor
+        self.quantizer = parts.quantizer
+        self.mask_processor = parts.mask_processor
+        self.encoder = parts.encoder
+        self.decoder = parts.decoder
+        self.loss = parts.loss
+        self.pre_encoder: ConvFeatureMaksingWrapper | None = None
+        if self.settings.get("mask_position") == "post_conv":
+            self.pre_encoder = ConvFeatureMaksingWrapper(self.encoder.pre_encode, self.mask_processor)
+            self.pre_encoder.pre_encode.requires_grad_(False)
+            self.encoder.pre_encode = self.pre_encoder
+        self.batches_without_masks = 0
+        self.skipped_audio = 0
+        self._train_loader: DataLoader | None = None
+        self._validation_loaders: list[DataLoader] = []
+        self._validation_names: list[str] = []
+        self._validation_losses: list[list[Tensor]] = []
+
+    def forward(
+        self,
+        input_signal: Tensor | None = None,
+        input_signal_length: Tensor | None = None,
+        processed_signal: Tensor | None = None,
+        processed_signal_length: Tensor | None = None,
+        noise_signal: Tensor | None = None,
+        noise_signal_length: Tensor | None = None,
+        processed_noise_signal: Tensor | None = None,
+        processed_noise_signal_length: Tensor | None = None,
+        noisy_input_signal: Tensor | None = None,
+        noisy_input_signal_length: Tensor | None = None,
+        processed_noisy_input_signal: Tensor | None = None,
+        processed_noisy_input_signal_length: Tensor | None = None,
+        apply_mask: bool = False,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Clean and noisy speech, each as samples (B, S) or as features (B, D, T), with their lengths (B).
+
+        Returns log-probabilities (B, U, V, K), their lengths (B), the mask (B, D, T) and the tokens (B, U, K). The
+        noise by itself is accepted, as in NeMo, and not used.
+        """
+        clean, clean_length = self._features(
+            "input_signal", input_signal, input_signal_length, processed_signal, processed_signal_length
+        )
+        noisy, noisy_length = self._features(
+            "noisy_input_signal",
+            noisy_input_signal,
+            noisy_input_signal_length,
+            processed_noisy_input_signal,
+            processed_noisy_input_signal_length,
+        )
+        if self.pre_encoder is not None:
+            tokens = self._tokens_after_subsampling(clean, clean_length)
+            self.pre_encoder.apply_mask = apply_mask
+            encoded, encoded_length = self.encoder(audio_signal=noisy, length=noisy_length)
+            masks = self.pre_encoder.current_mask
+        else:
+            tokens = self.quantizer(input_signal=clean)
+            if apply_mask:
+                noisy, masks = self.mask_processor(input_feats=noisy, input_lengths=noisy_length)
+            else:
+                masks = torch.zeros_like(noisy)
+            encoded, encoded_length = self.encoder(audio_signal=noisy, length=noisy_length)
+        return self.decoder(encoder_output=encoded), encoded_length, masks, tokens
+
+    def _features(
+        self, name: str, signal: Tensor | None, length: Tensor | None, features: Tensor | None, frames: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Features as given, or computed; exactly one of the two pairs must be there."""
+        if (signal is not None and length is not None) == (features is not None and frames is not None):
+            processed = f"processed_{name.removeprefix('input_')}"
+            raise ValueError(f"give either {name} and {name}_length or {processed} and {processed}_length")
+        if features is not None and frames is not None:
+            return features, frames
+        return self.preprocessor(input_signal=signal, length=length)
+
+    def _tokens_after_subsampling(self, clean: Tensor, length: Tensor) -> Tensor:
+        assert self.pre_encoder is not None
+        with torch.no_grad():
+            frames, _ = self.pre_encoder.pre_encode(x=clean.transpose(1, 2), lengths=length)  # (B, D, T) -> (B, T, D)
+        return self.quantizer(input_signal=frames.transpose(1, 2))  # (B, U, D) -> (B, D, U)
+
+    def predict_masked(self, batch: AudioNoiseBatch) -> tuple[Tensor, bool]:
+        """The loss of a batch, and whether any frame of it was masked; without one, the loss is 0 and says nothing."""
+        log_probs, encoded_length, masks, tokens = self.forward(
+            input_signal=batch.audio,
+            input_signal_length=batch.audio_len,
+            noise_signal=batch.noise,
+            noise_signal_length=batch.noise_len,
+            noisy_input_signal=batch.noisy_audio,
+            noisy_input_signal_length=batch.noisy_audio_len,
+            apply_mask=True,
+        )
+        loss = self.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=encoded_length)
+        return loss, bool(self.loss.masked_frames(masks).any())
+
+    def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
+        loss, masked = self.predict_masked(batch)
+        self._count(batch, masked)
+        metrics = {"learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"]}
+        if masked:
+            metrics["train_loss"] = loss.detach()
+        self.log_dict(metrics, on_step=True, prog_bar=True, batch_size=len(batch.audio))
+        return loss
+
+    def validation_step(self, batch: AudioNoiseBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        loss, masked = self.predict_masked(batch)
+        self._count(batch, masked)
+        if masked:
+            self._validation_losses[dataloader_idx].append(loss)
+
+    def _count(self, batch: AudioNoiseBatch, masked: bool) -> None:
+        """Keep account of what was left out, and say so in the log."""
+        if batch.skipped:
+            self.skipped_audio += batch.skipped
+            self.log("skipped_audio", float(self.skipped_audio), batch_size=1)
+        if not masked:
+            self.batches_without_masks += 1
+            self.log("batches_without_masks", float(self.batches_without_masks), batch_size=1)
+
+    def on_validation_epoch_start(self) -> None:
+        self._validation_losses = [[] for _ in self._validation_loaders]
+
+    def on_validation_epoch_end(self) -> None:
+        """`val_loss` is the mean over the batches of the set that `val_dl_idx` names, by default the first."""
+        chosen = self.settings["validation_ds"].get("val_dl_idx", 0)
+        for index, losses in enumerate(self._validation_losses):
+            if not losses:
+                _log.warning("validation set %d had no masked frame, so there is no loss of it", index)
+                continue
+            mean = torch.stack(losses).mean()
+            if index == chosen:
+                self.log("val_loss", mean, prog_bar=True, sync_dist=True)
+            if len(self._validation_losses) > 1:
+                self.log(f"{self._validation_names[index]}val_loss", mean, sync_dist=True)
+
+    def setup(self, stage: str) -> None:
+        """Lightning's hook, in every process once its rank is known: make the data loaders."""
+        if stage == "fit":
+            self.setup_training_data(self._dataset("train_ds"))
+        if stage in ("fit", "validate") and self.settings.get("validation_ds"):
+            self.setup_validation_data(self._dataset("validation_ds"))
+
+    def setup_training_data(self, config: Mapping[str, Any]) -> None:
+        """Train on the data of this `train_ds` node."""
+        self._train_loader = self._loader({"shuffle": True, **config}, "model.train_ds")
+
+    def setup_validation_data(self, config: Mapping[str, Any]) -> None:
+        """Validate on the data of this `validation_ds` node; a list of manifests makes as many sets."""
+        config = {name: value for name, value in config.items() if name not in ("val_dl_idx", "name")}
+        manifests = config.get("manifest_filepath")
+        several = manifests if isinstance(manifests, list) else [manifests]
+        self._validation_names = [_metric_prefix(manifest) for manifest in several]
+        self._validation_loaders = [
+            self._loader({"shuffle": False, **config, "manifest_filepath": manifest}, "model.validation_ds")
+            for manifest in several
+        ]
+
+    def _dataset(self, name: str) -> dict[str, Any]:
+        config = self.settings.get(name)
+        if not config:
+            raise ConfigError(f"model.{name}: missing; give model.{name}.manifest_filepath=<manifest>")
+        return config
+
+    def _loader(self, config: dict[str, Any], key: str) -> DataLoader:
+        if config.get("sample_rate") is None and "sample_rate" in self.settings:
+            config["sample_rate"] = self.settings["sample_rate"]
+        attached = self._trainer is not None
+        return build_dataloader(
+            config,
+            key=key,
+            global_rank=self.trainer.global_rank if attached else 0,
+            world_size=self.trainer.world_size if attached else 1,
+        )
+
+    def train_dataloader(self) -> DataLoader | None:
+        return self._train_loader
+
+    def val_dataloader(self) -> list[DataLoader]:
+        return self._validation_loaders
+
+    def configure_optimizers(self) -> Any:
+        config = self.settings.get("optim")
+        if not config:
+            raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
+        optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
+        schedule = config.get("sched")
+        scheduler = build_scheduler(
+            optimizer, schedule, max_steps=steps_in_run(self.trainer, self._train_loader, schedule)
+        )
+        return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
+
+    def maybe_init_from_pretrained_checkpoint(self, cfg: DictConfig) -> None:
+        """Start from weights that `init_from_nemo_model` or `init_from_ptl_ckpt` of the whole configuration names."""
+        from nest_ssl.checkpoint import initialise_from_pretrained  # checkpoint knows models, not the other way round
+
+        initialise_from_pretrained(self, cfg)
+
+
+def _metric_prefix(manifest: Any) -> str:
+    """`data/dev-clean_manifest.json` -> `dev_clean_`: NeMo's prefix for the metrics of one of several sets."""
+    name = Path(str(manifest)).stem.replace("-", "_").replace("manifest", "").replace("dataset", "")
+    return name if name.endswith("_") else name + "_"
