@@ -91,7 +91,7 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
             f"{steps['quantizer']}; both count the feature frames in one encoder frame"
         )
     pad_to = settings["preprocessor"].get("pad_to", 16)
-    if position == "pre_conv" and isinstance(pad_to, int) and pad_to % steps["loss"]:
+    if position == "pre_conv" and isinstance(pad_to, int) and (pad_to or 1) % steps["loss"]:
         raise ConfigError(
             f"{key}.preprocessor.pad_to: {pad_to} is not a multiple of {key}.loss.combine_time_steps={steps['loss']}; "
             f"set it to {steps['loss']}"

@@ -1,0 +1,22 @@
+"""A small NEST configuration for tests and experiments: every part of the real one, shrunk to milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+_SMALL = [
+    "model.num_classes=64",
+    "model.encoder.n_layers=2",
+    "model.encoder.d_model=32",
+    "model.encoder.n_heads=4",
+    "model.encoder.subsampling_conv_channels=16",
+    "model.masking.mask_prob=0.04",
+]
+
+
+def small_config(config: Path, overrides: Sequence[str] = ()) -> DictConfig:
+    """The configuration in this file, made small, with overrides as on the command line."""
+    return OmegaConf.merge(OmegaConf.load(config), OmegaConf.from_dotlist([*_SMALL, *overrides]))  # type: ignore[return-value]
