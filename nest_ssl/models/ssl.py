@@ -37,12 +37,13 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         if trainer is not None:
             self.trainer = trainer
         parts = build_parts(self.settings)
+        # In NeMo's order: the norm that clipping sums up and the optimiser's state both go by it.
         self.preprocessor = parts.preprocessor
+        self.encoder = parts.encoder
+        self.loss = parts.loss
         self.quantizer = parts.quantizer
         self.mask_processor = parts.mask_processor
-        self.encoder = parts.encoder
         self.decoder = parts.decoder
-        self.loss = parts.loss
         self.pre_encoder: ConvFeatureMaksingWrapper | None = None
         if self.settings.get("mask_position") == "post_conv":
             self.pre_encoder = ConvFeatureMaksingWrapper(self.encoder.pre_encode, self.mask_processor)

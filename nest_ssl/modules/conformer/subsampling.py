@@ -64,11 +64,12 @@ class ConvSubsampling(nn.Module):
         self.chunking_factor = chunking_factor
         stages = int(math.log2(subsampling_factor))
         make = {"dw_striding": _depthwise_striding, "striding": _striding, "vggnet": _vgg}[subsampling]
-        self.conv = nn.Sequential(*make(stages, conv_channels, causal))
+        layers = make(stages, conv_channels, causal)
         frequencies = feat_in
-        for layer in self.conv:
+        for layer in layers:
             frequencies = _frames_after(layer, frequencies)
         self.out = nn.Linear(conv_channels * frequencies, feat_out)
+        self.conv = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, D), (B) -> (B, U, D), (B)."""
