@@ -52,7 +52,7 @@ def resolve(target: str, key: str) -> type:
 
 def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
     """Refuse a key that the class does not take, naming the nearest one that it does."""
-    known = [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+    known = list(inspect.signature(cls).parameters)
     for name in config:
         if name != "_target_" and name not in known:
             raise ConfigError(f"{key}.{name}: {cls.__name__} has no such option{nearest(name, known)}")
@@ -67,8 +67,8 @@ def instantiate(config: Mapping[str, Any], key: str) -> Any:
     arguments = {name: value for name, value in config.items() if name != "_target_"}
     missing = [
         name
-        for name, parameter in inspect.signature(cls.__init__).parameters.items()
-        if name != "self" and parameter.default is inspect.Parameter.empty and name not in arguments
+        for name, parameter in inspect.signature(cls).parameters.items()
+        if parameter.default is inspect.Parameter.empty and name not in arguments
     ]
     if missing:
         raise ConfigError(f"{key}.{missing[0]}: missing; {cls.__name__} needs it")

@@ -93,7 +93,7 @@ class ConvFeatureMaksingWrapper(nn.Module):
         self.pre_encode = pre_encode
         self.masking = masking
         self.apply_mask = False
-        self.current_mask: Tensor | None = None
+        self.current_mask = torch.empty(0)
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, U, D); keeps the mask (B, D, U) of this call for the loss."""

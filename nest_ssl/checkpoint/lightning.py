@@ -1,0 +1,65 @@
+"""Lightning checkpoints (`.ckpt`), ours and NeMo's, read without running anything they contain."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
+from nest_ssl.errors import CheckpointError
+
+
+class PickledConfig:
+    """Stands in for the OmegaConf objects in NeMo's checkpoints: keeps what was stored and does nothing.
+
+    The real classes would resolve references such as `${oc.env:HOME}`; this one cannot.
+    """
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+
+_STAND_INS = [
+    (PickledConfig, name)
+    for name in (
+        *("omegaconf.dictconfig.DictConfig", "omegaconf.listconfig.ListConfig"),
+        *("omegaconf.base.ContainerMetadata", "omegaconf.base.Metadata"),
+        *(f"omegaconf.nodes.{kind}Node" for kind in ("Any", "Boolean", "Float", "Integer", "Path", "String")),
+        *("typing.Any", "typing.Union", "collections.defaultdict"),
+        *("builtins.dict", "builtins.list", "builtins.int", "builtins.float", "builtins.str", "builtins.bool"),
+    )
+]
+
+
+def nemo_checkpoint_types() -> contextlib.AbstractContextManager[Any]:
+    """While this is open, `torch.load(weights_only=True)`, also inside Lightning, reads NeMo's checkpoints."""
+    return torch.serialization.safe_globals(_STAND_INS)  # type: ignore[arg-type]
+
+
+def load_lightning_checkpoint(path: Path | str) -> dict[str, Any]:
+    """The checkpoint on the CPU; `hyper_parameters`, where there are any, as plain containers."""
+    path = Path(path)
+    with reading(path, "a Lightning checkpoint"):
+        with nemo_checkpoint_types():
+            checkpoint = load_tensors(path)
+        if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
+            raise CheckpointError(f"{path}: not a Lightning checkpoint: it has no state_dict")
+        checkpoint["state_dict"] = checked_state_dict(checkpoint["state_dict"], path)
+        checkpoint.pop("hparams_type", None)  # a class, of no use to plain values
+        if "hyper_parameters" in checkpoint:
+            checkpoint["hyper_parameters"] = _plain(checkpoint["hyper_parameters"])
+    return checkpoint
+
+
+def _plain(value: Any) -> Any:
+    """A stored setting as Python's own containers and values, references left as text."""
+    if isinstance(value, PickledConfig):
+        value = vars(value).get("_content", vars(value).get("_val"))
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value

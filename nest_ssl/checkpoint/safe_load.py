@@ -1,0 +1,45 @@
+"""Tensors and plain values from a file that may come from anywhere: nothing that it brings along is ever run."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from torch import Tensor
+
+from nest_ssl.errors import CheckpointError
+
+
+@contextlib.contextmanager
+def reading(path: Path, kind: str) -> Iterator[None]:
+    """Turn whatever goes wrong while reading `path` into one line; `kind` says what it should have been."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file")
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:  # bytes that are damaged on purpose can raise anything
+        foreign = re.search(r"GLOBAL (\S+)", str(error))
+        if foreign:
+            raise CheckpointError(
+                f"{path}: refused: it holds {foreign[1]}; only tensors and plain values are loaded"
+            ) from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise CheckpointError(f"{path}: damaged, or not {kind}: {reason}") from error
+
+
+def load_tensors(source: Path | IO[bytes]) -> Any:
+    """What `torch.save` wrote, on the CPU, restricted to tensors and plain values."""
+    return torch.load(source, map_location="cpu", weights_only=True)
+
+
+def checked_state_dict(value: Any, path: Path) -> dict[str, Tensor]:
+    """`value` if it maps names to tensors, as a model's weights do."""
+    if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
+        raise CheckpointError(f"{path}: its weights are not a table of named tensors")
+    return dict(value)

@@ -1,0 +1,287 @@
+"""Learning-rate schedules by NeMo's names: a rate for each step, in NeMo's order of operations, to the last bit.
+
+A schedule is a linear warm-up, then what its `anneal` says up to `max_steps`, then `min_lr`. Attributes carry NeMo's
+names because torch stores them in checkpoints.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+
+class WarmupPolicy(LRScheduler):
+    """Linear warm-up to the base rate, which then stays; the base of every other schedule here."""
+
+    needs_max_steps = False
+    max_steps: Any  # int, or None for a run without end
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        max_steps: int | None = None,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+        min_lr: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if self.needs_max_steps and not max_steps:
+            raise ValueError("needs the number of steps; set trainer.max_steps")
+        self.max_steps = max_steps
+        self.warmup_steps = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
+        self.min_lr = min_lr
+        super().__init__(optimizer, last_epoch)  # takes the first step, so everything `rate` reads is set before
+
+    def get_lr(self) -> list[Any]:
+        return [self.rate(self.last_epoch, base) for base in self.base_lrs]  # type: ignore[arg-type]
+
+    def rate(self, step: int, base: float) -> float:
+        """The learning rate of optimiser step `step` (from 0) of a parameter group whose configured rate is `base`."""
+        if self.warmup_steps > 0 and step <= self.warmup_steps:
+            return self.warm_up(step, base)
+        if self.max_steps is not None and step > self.max_steps:
+            return self.min_lr
+        return self.anneal(step, base)
+
+    def warm_up(self, step: int, base: float) -> float:
+        return base * ((step + 1) / (self.warmup_steps + 1))
+
+    def anneal(self, step: int, base: float) -> float:
+        return base
+
+    def first_base(self) -> float:
+        """The first group's configured rate, which some of NeMo's schedules give to every group."""
+        return self.base_lrs[0]  # type: ignore[return-value]
+
+    def refuse_rates_below_minimum(self, optimizer: Optimizer) -> None:
+        """For schedules that descend to `min_lr`: starting below it is a mistake, told before the first step."""
+        for group in optimizer.param_groups:
+            if group["lr"] < self.min_lr:
+                raise ValueError(f"lr {group['lr']} is below min_lr {self.min_lr}")
+
+
+class NoamAnnealing(WarmupPolicy):
+    """`Attention is All You Need` (section 5.3): up linearly, then down with the inverse square root of the step.
+
+    The configured rate is a factor, not the peak. Steps 0 and 1 share one rate, as in NeMo.
+    """
+
+    def __init__(self, optimizer: Optimizer, *, d_model: int, min_lr: float = 0.0, **shared: Any) -> None:
+        self._normalize = d_model ** (-0.5)
+        self.min_lr = min_lr
+        self.refuse_rates_below_minimum(optimizer)
+        super().__init__(optimizer, min_lr=min_lr, **shared)
+
+    def rate(self, step: int, base: float) -> float:
+        step = max(1, step)
+        factor = step ** (-0.5)
+        if self.warmup_steps > 0:
+            factor = min(factor, step * (self.warmup_steps ** (-1.5)))
+        rate = base * (self._normalize * factor)
+        return max(rate, self.min_lr) if step > self.warmup_steps else rate
+
+
+class CosineAnnealing(WarmupPolicy):
+    """Half a cosine from the base rate to `min_lr`; with `constant_steps`, Megatron's variant, which ends flat."""
+
+    needs_max_steps = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        max_steps: int | None = None,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+        constant_steps: float | None = None,
+        constant_ratio: float | None = None,
+        min_lr: float = 0.0,
+        **shared: Any,
+    ) -> None:
+        warmup = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
+        self.constant_steps = _phase_steps("constant", constant_steps, constant_ratio, max_steps)
+        self.decay_steps = (max_steps or 0) - (self.constant_steps + warmup)
+        self.min_lr = min_lr
+        self.refuse_rates_below_minimum(optimizer)
+        super().__init__(optimizer, max_steps=max_steps, warmup_steps=warmup, min_lr=min_lr, **shared)
+
+    def warm_up(self, step: int, base: float) -> float:
+        if self.constant_steps == 0:
+            return super().warm_up(step, base)
+        return self.first_base() * float(step) / float(self.warmup_steps)  # from zero, not from one step
+
+    def anneal(self, step: int, base: float) -> float:
+        step_of_anneal = step - self.warmup_steps
+        if self.constant_steps == 0:
+            factor = 0.5 * (1 + math.cos(math.pi * step_of_anneal / (self.max_steps - self.warmup_steps)))
+            return (base - self.min_lr) * factor + self.min_lr
+        if step > self.warmup_steps + self.decay_steps:
+            return self.min_lr
+        factor = 0.5 * (math.cos(math.pi * _share(step_of_anneal, self.decay_steps)) + 1.0)
+        return self.min_lr + factor * (self.first_base() - self.min_lr)
+
+
+class WarmupAnnealing(WarmupPolicy):
+    """A straight line from the first group's base rate to `min_lr`."""
+
+    needs_max_steps = True
+
+    def anneal(self, step: int, base: float) -> float:
+        share = (step - self.warmup_steps) / (self.max_steps - self.warmup_steps)
+        return self.min_lr + (1 - share) * (self.first_base() - self.min_lr)
+
+
+class SquareAnnealing(WarmupPolicy):
+    """The square of what remains after the warm-up, not below `min_lr`."""
+
+    needs_max_steps = True
+
+    def __init__(self, optimizer: Optimizer, *, min_lr: float = 1e-5, **shared: Any) -> None:
+        super().__init__(optimizer, min_lr=min_lr, **shared)
+
+    def anneal(self, step: int, base: float) -> float:
+        steps = self.max_steps - self.warmup_steps
+        remaining = steps - (step - self.warmup_steps)
+        return max(base * (remaining / steps) ** 2, self.min_lr)
+
+
+class SquareRootAnnealing(WarmupPolicy):
+    """The square root of what remains of the run (the warm-up counts), not below `min_lr`."""
+
+    needs_max_steps = True
+
+    def anneal(self, step: int, base: float) -> float:
+        return max(base * ((self.max_steps - step) / self.max_steps) ** 0.5, self.min_lr)
+
+
+class InverseSquareRootAnnealing(WarmupPolicy):
+    """Down with the inverse square root of the step, from the base rate at the end of the warm-up."""
+
+    def anneal(self, step: int, base: float) -> float:
+        return base / ((step + 1) / (self.warmup_steps + 1)) ** 0.5
+
+
+class PolynomialDecayAnnealing(WarmupPolicy):
+    """A power of what remains after the warm-up, down to `min_lr`."""
+
+    needs_max_steps = True
+
+    def __init__(self, optimizer: Optimizer, *, power: float = 1.0, cycle: bool = False, **shared: Any) -> None:
+        self.power = power
+        self.cycle = cycle
+        super().__init__(optimizer, **shared)
+
+    def anneal(self, step: int, base: float) -> float:
+        steps = self.max_steps - self.warmup_steps
+        return _polynomial(step - self.warmup_steps, steps, base, self.min_lr, self.power, self.cycle)
+
+
+class WarmupHoldPolicy(WarmupPolicy):
+    """Linear warm-up, then the base rate for `hold_steps`, then `anneal`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        *,
+        max_steps: int | None = None,
+        warmup_steps: float | None = None,
+        warmup_ratio: float | None = None,
+        hold_steps: float | None = None,
+        hold_ratio: float | None = None,
+        **shared: Any,
+    ) -> None:
+        warmup = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
+        hold = _phase_steps("hold", hold_steps, hold_ratio, max_steps)
+        # NeMo counts the warm-up in, but only where a hold is configured.
+        self.hold_steps = 0 if hold_steps is None and hold_ratio is None else hold + warmup
+        super().__init__(optimizer, max_steps=max_steps, warmup_steps=warmup, **shared)
+
+    def rate(self, step: int, base: float) -> float:
+        if step < self.hold_steps and (step > self.warmup_steps or self.warmup_steps == 0):
+            return base
+        return super().rate(step, base)
+
+
+class WarmupHoldAnnealLinear(WarmupHoldPolicy):
+    """After the hold, a straight line to `min_lr`."""
+
+    needs_max_steps = True
+
+    def anneal(self, step: int, base: float) -> float:
+        return base - (base - self.min_lr) * _share(step - self.hold_steps, self.max_steps - self.hold_steps)
+
+
+class WarmupHoldAnnealOneMinusSquareRoot(WarmupHoldPolicy):
+    """After the hold, one minus the square root of the share done, not below `min_lr`."""
+
+    needs_max_steps = True
+
+    def anneal(self, step: int, base: float) -> float:
+        share = _share(step - self.hold_steps, self.max_steps - self.hold_steps)
+        return max(self.min_lr, base * (1 - share**0.5))
+
+
+class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
+    """After the hold, a power of what remains, down to `min_lr`."""
+
+    needs_max_steps = True
+
+    def __init__(self, optimizer: Optimizer, *, power: float = 1.0, cycle: bool = False, **shared: Any) -> None:
+        self.power = power
+        self.cycle = cycle
+        super().__init__(optimizer, **shared)
+
+    def anneal(self, step: int, base: float) -> float:
+        steps = self.max_steps - max(self.warmup_steps, self.hold_steps)
+        return _polynomial(step - self.hold_steps, steps, base, self.min_lr, self.power, self.cycle)
+
+
+class NoamHoldAnnealing(WarmupHoldPolicy):
+    """Squeezeformer (section 3.3): after the hold, down with a power of the step; the configured rate is the peak."""
+
+    def __init__(self, optimizer: Optimizer, *, decay_rate: float = 0.5, **shared: Any) -> None:
+        if not shared.get("warmup_steps") and not shared.get("warmup_ratio"):
+            raise ValueError("needs a warm-up; set warmup_steps or warmup_ratio")
+        self.decay_rate = decay_rate
+        super().__init__(optimizer, **shared)
+
+    def anneal(self, step: int, base: float) -> float:
+        held = self.hold_steps - self.warmup_steps if self.hold_steps > 0 else 0
+        peak = max(1, self.warmup_steps**self.decay_rate)
+        return max((base * peak) / max(1, (step - held) ** self.decay_rate), self.min_lr)
+
+
+def _phase_steps(phase: str, steps: float | None, ratio: float | None, max_steps: int | None) -> Any:
+    """Length of a phase that is configured either in steps or as a share of the run; 0 if not at all."""
+    if steps is not None and ratio is not None:
+        raise ValueError(f"has both {phase}_steps and {phase}_ratio; give one")
+    if steps is not None:
+        if steps < 0:
+            raise ValueError(f"{phase}_steps is {steps}; expected 0 or more")
+        return steps
+    if ratio is None:
+        return 0
+    if not 0 <= ratio <= 1:
+        raise ValueError(f"{phase}_ratio is {ratio}; expected a share between 0 and 1")
+    if max_steps is None:
+        raise ValueError(f"{phase}_ratio needs the number of steps; set trainer.max_steps")
+    return int(ratio * max_steps)
+
+
+def _share(done: float, steps: float) -> float:
+    """`done / steps`; all of it where the earlier phases leave no step (NeMo divides by zero at the last one)."""
+    return done / steps if steps else 1.0
+
+
+def _polynomial(step: int, steps: float, base: float, min_lr: float, power: float, cycle: bool) -> float:
+    """From `base` at step 0 to `min_lr` at `steps`; `cycle` stretches the curve instead of ending it."""
+    if cycle:
+        steps *= 1.0 if step == 0 else math.ceil(_share(step, steps))
+    else:
+        step = min(step, steps)  # type: ignore[assignment]
+    rate = (base - min_lr) * math.pow(1.0 - _share(step, steps), power)
+    return rate + min_lr

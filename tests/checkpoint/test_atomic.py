@@ -1,0 +1,71 @@
+"""Writing is all or nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nest_ssl.checkpoint import atomic_write
+
+
+def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "file.bin"
+    for content in (b"first", b"second"):
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)
+        assert path.read_bytes() == content
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_nothing_is_visible_under_the_name_before_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(b"half")
+        assert not path.exists()
+        assert temporary.parent == path.parent  # a rename across disks would not be atomic
+
+
+def test_a_failure_while_writing_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file.bin"
+    path.write_bytes(b"old")
+
+    def fail_half_way() -> None:
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(b"half of the new")
+            raise RuntimeError("disk full")
+
+    with pytest.raises(RuntimeError, match="disk full"):
+        fail_half_way()
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_content_reaches_the_disk_before_the_name_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("flush"), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("rename"), replace(a, b)))
+    with atomic_write(tmp_path / "file.bin") as temporary:
+        temporary.write_bytes(b"content")
+    assert calls[:2] == ["flush", "rename"]
+
+
+def test_what_a_killed_attempt_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a[1].nemo"
+    leftover = tmp_path / ".a[1].nemo.0123abcd.tmp"
+    other = tmp_path / ".b.nemo.0123abcd.tmp"
+    leftover.write_bytes(b"half")
+    other.write_bytes(b"of another file")
+    with atomic_write(path) as temporary:
+        temporary.write_bytes(b"whole")
+    assert sorted(tmp_path.iterdir()) == sorted([other, path])
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permission bits")
+def test_the_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
+    (tmp_path / "ordinary").write_bytes(b"")
+    with atomic_write(tmp_path / "file.bin") as temporary:
+        temporary.write_bytes(b"")
+    assert (tmp_path / "file.bin").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
