@@ -1,1 +1,5 @@
-"""Audio files to waveforms: reading, channels, resampling, trimming."""
+"""Audio files in, float32 waveforms at the wanted rate out: one `AudioSegment`."""
+
+from nest_ssl.audio.segment import AudioSegment, ChannelSelector
+
+__all__ = ["AudioSegment", "ChannelSelector"]

@@ -1,0 +1,206 @@
+"""Mixing a batch with noise and with its own other speakers, the denoising half of NEST (arXiv:2408.13106).
+
+All draws come from Python's global `random`, in NeMo's order. An utterance that is left alone keeps the noise that was
+sampled for it, at full level: also NeMo's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nest_ssl.data.batch import AudioNoiseBatch
+
+
+class SpeakerNoiseAugmentation:
+    """Add to an utterance one stretch of its noise, or of another utterance of the batch, at a random energy ratio.
+
+    `prob` is the share of utterances that are mixed and `noise_ratio` the share of those that get noise rather than a
+    speaker; ratios `r` are in dB of the utterance over what is added, mix rates the stretch's share of the utterance.
+    """
+
+    def __init__(
+        self,
+        prob: float = 0.0,
+        noise_ratio: float = 0.0,
+        min_r_speech: float = -5.0,
+        max_r_speech: float = 5.0,
+        min_r_noise: float = -5.0,
+        max_r_noise: float = 20.0,
+        min_mix_rate: float = 0.0,
+        max_mix_rate: float = 1.0,
+    ) -> None:
+        _check_range("prob", prob, prob, least=0, most=1)
+        _check_range("noise_ratio", noise_ratio, noise_ratio, least=0, most=1)
+        _check_range("r_speech", min_r_speech, max_r_speech)
+        _check_range("r_noise", min_r_noise, max_r_noise)
+        _check_range("mix_rate", min_mix_rate, max_mix_rate, least=0, most=1)
+        self.prob = prob
+        self.noise_ratio = noise_ratio
+        self.r_speech = (min_r_speech, max_r_speech)
+        self.r_noise = (min_r_noise, max_r_noise)
+        self.min_mix_rate = min_mix_rate
+        self.max_mix_rate = max_mix_rate
+
+    def __call__(self, batch: AudioNoiseBatch) -> AudioNoiseBatch:
+        """Fill `noisy_audio`; `noise` becomes what was added, and `noise_len` the length of the noisy audio."""
+        for index in range(len(batch.audio)):
+            if random.random() <= self.prob:
+                batch.noise[index] = self.mixture(batch, index)
+                batch.noise_len[index] = batch.audio_len[index]
+        return dataclasses.replace(batch, noisy_audio=batch.audio + batch.noise, noisy_audio_len=batch.noise_len)
+
+    def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
+        """What to add to one utterance, (S)."""
+        audio_len = int(batch.audio_len[index])
+        mix_len = self.draw_mix_len(batch.audio_len[index])
+        mix_start = random.randint(0, audio_len - mix_len - 1) if audio_len > mix_len else 0
+        mode, energy_ratio = self.draw_mode(len(batch.audio))
+        source, source_len = batch.noise[index], int(batch.noise_len[index])
+        if mode == "speech":
+            other = random.choice([speaker for speaker in range(len(batch.audio)) if speaker != index])
+            source, source_len = batch.audio[other], int(batch.audio_len[other])
+        if source_len <= mix_len:
+            source, start = _repeated(source[:source_len], mix_len), 0
+        else:
+            source, start = source[:source_len], random.randint(0, source_len - mix_len - 1)
+        scale = _mix_scale(batch.audio[index, :audio_len], source, energy_ratio)
+        added = torch.zeros_like(batch.audio[index])
+        added[mix_start : mix_start + mix_len] = scale * source[start : start + mix_len]
+        return added
+
+    def draw_mix_len(self, audio_len: Tensor) -> int:
+        """Samples to mix. `audio_len` stays a tensor: its product with a rate is rounded to float32, as in NeMo."""
+        if self.min_mix_rate == self.max_mix_rate:
+            return max(1, int(audio_len * self.min_mix_rate))
+        shortest, longest = int(audio_len * self.min_mix_rate), int(audio_len * self.max_mix_rate) - 1
+        return random.randint(shortest, max(shortest, longest))
+
+    def draw_mode(self, batch_size: int) -> tuple[str, float]:
+        """`noise` or `speech`, and at what energy ratio in dB; an utterance alone in its batch has but noise."""
+        if random.random() < self.noise_ratio or batch_size == 1:
+            return "noise", random.uniform(*self.r_noise)
+        return "speech", random.uniform(*self.r_speech)
+
+
+class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
+    """As `SpeakerNoiseAugmentation`, but in several stretches, and from several other speakers of the batch."""
+
+    def __init__(
+        self,
+        prob: float = 0.0,
+        noise_ratio: float = 0.0,
+        min_r_speech: float = -5.0,
+        max_r_speech: float = 5.0,
+        min_r_noise: float = -5.0,
+        max_r_noise: float = 20.0,
+        min_mix_rate: float = 0.0,
+        max_mix_rate: float = 1.0,
+        min_num_segments: int = 1,
+        max_num_segments: int = 5,
+        min_num_speakers: int = 1,
+        max_num_speakers: int = 4,
+    ) -> None:
+        super().__init__(
+            prob, noise_ratio, min_r_speech, max_r_speech, min_r_noise, max_r_noise, min_mix_rate, max_mix_rate
+        )
+        _check_range("num_segments", min_num_segments, max_num_segments, least=1)
+        _check_range("num_speakers", min_num_speakers, max_num_speakers, least=1)
+        self.num_segments = (min_num_segments, max_num_segments)
+        self.num_speakers = (min_num_speakers, max_num_speakers)
+
+    def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
+        """What to add to one utterance, (S)."""
+        audio_len = int(batch.audio_len[index])
+        mix_len = self.draw_mix_len(batch.audio_len[index])
+        num_segments = random.randint(*self.num_segments)
+        num_speakers = random.randint(*self.num_speakers)
+        segment_lens = draw_segment_lens(num_segments, mix_len)
+        mode, energy_ratio = self.draw_mode(len(batch.audio))
+        if mode == "noise":
+            noise = batch.noise[index, : batch.noise_len[index]]
+            segments = list(_repeated(noise, mix_len).split(segment_lens))
+        else:
+            segments = _draw_speech_segments(batch, index, segment_lens, num_speakers)
+
+        added = torch.zeros_like(batch.audio[index])
+        first_start, last_start = 0, audio_len - mix_len  # where a segment may begin, so that the others still fit
+        for segment in segments:
+            start = random.randint(first_start, last_start - 1) if first_start < last_start else first_start
+            added[start : start + len(segment)] = segment
+            first_start = start + len(segment)
+            last_start += len(segment)
+        return _mix_scale(batch.audio[index, :audio_len], added[:audio_len], energy_ratio) * added
+
+    def draw_mix_len(self, audio_len: Tensor) -> int:
+        """Samples to mix, at least one; here the rate is drawn, not the length."""
+        mix_rate = self.min_mix_rate
+        if self.min_mix_rate < self.max_mix_rate:
+            mix_rate = random.uniform(self.min_mix_rate, self.max_mix_rate)
+        return max(1, int(audio_len * mix_rate))
+
+
+def draw_segment_lens(num_segments: int, total: int) -> list[int]:
+    """Deal `total` samples to segments one by one; lengths in the order in which the segments got their first sample.
+
+    This is `random.choices(range(num_segments), k=total)` and its draws, counted, but drawn in C: Python's generator
+    and NumPy's are the same Mersenne Twister. A segment that got nothing is absent.
+    """
+    version, (*words, position), gauss_next = random.getstate()
+    twister = np.random.RandomState()
+    twister.set_state(("MT19937", np.array(words, dtype=np.uint32), position, 0, 0.0))
+    dealt_to = (twister.random_sample(total) * num_segments).astype(np.intp)
+    state = twister.get_state(legacy=False)["state"]
+    random.setstate((version, (*state["key"].tolist(), state["pos"]), gauss_next))
+
+    lengths = np.bincount(dealt_to).tolist()
+    present = [segment for segment, length in enumerate(lengths) if length]
+    return [lengths[segment] for segment in sorted(present, key=lambda segment: np.argmax(dealt_to == segment))]
+
+
+def _draw_speech_segments(
+    batch: AudioNoiseBatch, index: int, segment_lens: list[int], num_speakers: int
+) -> list[Tensor]:
+    """A random part of another speaker for each segment: each drawn speaker in turn, then whichever chance says."""
+    others = [speaker for speaker in range(len(batch.audio)) if speaker != index]
+    speakers = random.sample(others, k=min(num_speakers, len(others)))
+    segments = []
+    turn = 0
+    for segment_len in segment_lens:
+        speech = batch.audio[speakers[turn], : batch.audio_len[speakers[turn]]]
+        if segment_len < len(speech):
+            start = random.randint(0, len(speech) - segment_len - 1)
+            segments.append(speech[start : start + segment_len])
+        else:
+            segments.append(_repeated(speech, segment_len))
+        turn += 1
+        if turn >= len(speakers):
+            turn = random.randint(0, len(speakers) - 1)
+    return segments
+
+
+def _repeated(signal: Tensor, length: int) -> Tensor:
+    """The signal over and over up to a length; silence if there is nothing to repeat."""
+    if len(signal) == 0:
+        return signal.new_zeros(length)
+    return signal.repeat(math.ceil(length / len(signal)))[:length]
+
+
+def _mix_scale(audio: Tensor, added: Tensor, energy_ratio: float) -> float:
+    """The factor for `added` that puts its mean energy `energy_ratio` dB below that of the audio."""
+    if len(added) == 0:
+        return 0.0
+    audio_energy = torch.sum(audio**2) / len(audio)
+    added_energy = torch.sum(added**2) / len(added)
+    return math.sqrt(audio_energy / (10 ** (energy_ratio / 10) * added_energy)) if added_energy > 0 else 0.0
+
+
+def _check_range(name: str, low: float, high: float, least: float = -math.inf, most: float = math.inf) -> None:
+    if not least <= low <= high <= most:
+        found = f"{name} is {low}" if low == high else f"min_{name} is {low} and max_{name} {high}"
+        raise ValueError(f"{found}; expected {least:g} <= min <= max <= {most:g}")

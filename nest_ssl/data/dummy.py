@@ -1,0 +1,127 @@
+"""The corpus that ships as a recipe: speech-like audio, noise and manifests, the same bytes on every run."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import wave
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.random import RandomState
+
+from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
+
+log = logging.getLogger(__name__)
+
+SHORTEST, LONGEST = 1.0, 12.0  # seconds of an utterance
+VOICES = 8
+MARKER = "corpus.json"  # written last: a corpus with the right one is complete
+
+
+@dataclass(frozen=True)
+class DummyCorpus:
+    """Where the three manifests are."""
+
+    train_manifest: Path
+    val_manifest: Path
+    noise_manifest: Path
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that the audio depends on; a corpus made from another recipe is made anew."""
+
+    train: int
+    val: int
+    noise: int
+    seed: int
+    version: int = 1
+
+    def audio(self, split: str, index: int) -> np.ndarray:
+        """The samples of one file, at a peak of 1."""
+        if split == "noise":
+            return self._noise(index, RandomState([self.seed, 4, index]))
+        draw = RandomState([self.seed, 2 if split == "train" else 3, index])
+        seconds = SHORTEST + (LONGEST - SHORTEST) * draw.uniform() ** 2  # mostly short, as real corpora are
+        return speech(Voice.number(index % VOICES, self.seed), round(seconds * SAMPLE_RATE), draw)
+
+    def _noise(self, index: int, draw: RandomState) -> np.ndarray:
+        """Four kinds take turns; four files are longer than any utterance, the next four shorter, and so on."""
+        shortest, longest = (LONGEST + 3, LONGEST + 10) if index // 4 % 2 == 0 else (3, 8)  # seconds
+        length = round(draw.uniform(shortest, longest) * SAMPLE_RATE)
+        if index % 4 == 3:
+            return babble(length, self.seed, draw)
+        return (coloured_noise, hum, music)[index % 4](length, draw)
+
+
+def make_dummy_corpus(
+    folder: Path,
+    *,
+    train: int = 160,
+    val: int = 24,
+    noise: int = 8,
+    seed: int = 0,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> DummyCorpus:
+    """Make the corpus in `folder`, unless it is there already; `progress` hears how many of how many files are done.
+
+    A file appears whole or not at all, and a manifest after the audio it names. Manifests name it relative to
+    themselves, so that the folder can be moved.
+    """
+    recipe = Recipe(train, val, noise, seed)
+    counts = {"train": train, "val": val, "noise": noise}
+    manifests = {split: folder / f"{split}_manifest.json" for split in counts}
+    corpus = DummyCorpus(*manifests.values())
+    if not force and _is_complete(folder, recipe, manifests):
+        log.info("%s is complete already", folder)
+        return corpus
+    (folder / MARKER).unlink(missing_ok=True)
+    done, total = 0, sum(counts.values())
+    for split, count in counts.items():
+        (folder / split).mkdir(parents=True, exist_ok=True)
+        lines = []
+        for index in range(count):
+            audio = recipe.audio(split, index)
+            name = f"{split}/{split}_{index:04d}.wav"
+            _write_wav(folder / name, 0.6 * audio)
+            lines.append(json.dumps({"audio_filepath": name, "duration": len(audio) / SAMPLE_RATE}) + "\n")
+            done += 1
+            if progress is not None:
+                progress(done, total)
+        _write(manifests[split], "".join(lines).encode())
+    _write(folder / MARKER, json.dumps(asdict(recipe)).encode())
+    log.info("%s: made %d + %d utterances and %d noises", folder, train, val, noise)
+    return corpus
+
+
+def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bool:
+    """Whether this very recipe was followed to its end, and nothing has been removed since."""
+    try:
+        if json.loads((folder / MARKER).read_text()) != asdict(recipe):
+            return False
+        entries = [json.loads(line) for path in manifests.values() for line in path.read_text().splitlines()]
+        return all((folder / entry["audio_filepath"]).is_file() for entry in entries)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _write_wav(path: Path, samples: np.ndarray) -> None:
+    """16-bit PCM; the standard library's writer gives the same bytes everywhere."""
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    with wave.open(str(temporary), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE)
+        file.writeframes(np.rint(samples * 32767).astype("<i2").tobytes())
+    temporary.replace(path)
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

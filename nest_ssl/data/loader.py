@@ -1,0 +1,172 @@
+"""From a `*_ds` node of the configuration to the DataLoader that NeMo would make of it."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from nest_ssl.audio import ChannelSelector
+from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
+from nest_ssl.data.batch import BatchAugmentor
+from nest_ssl.data.checks import CheckedNode
+from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
+from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.paths import split_paths
+from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.targets import instantiate
+
+_USED_KEYS = {
+    *("manifest_filepath", "noise_manifest", "sample_rate", "min_duration", "max_duration"),
+    *("trim_silence", "int_values", "channel_selector", "min_audio_len_secs", "pad_audio_mode", "unreadable_audio"),
+    *("batch_size", "shuffle", "drop_last", "batch_augmentor"),
+    *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
+    *("is_concat", "concat_sampling_technique", "concat_sampling_temperature", "concat_sampling_scale"),
+    *("concat_sampling_probabilities", "concat_sampling_seed", "concat_shuffle"),
+}
+# NeMo's files have these; without tar files, transcripts or deferred set-up they change nothing
+_UNUSED_KEYS = {
+    *("use_start_end_token", "labels", "defer_setup", "val_dl_idx", "name"),
+    *("shuffle_n", "tarred_audio_filepaths", "tarred_shard_strategy"),
+    *("bucketing_strategy", "bucketing_batch_size", "bucketing_weights"),
+}
+_UNSUPPORTED_KEYS = {
+    "is_tarred": "use a plain JSON-lines manifest",
+    "use_lhotse": "use a plain JSON-lines manifest",
+    "use_dali": "use a plain JSON-lines manifest",
+    "augmentor": "use `batch_augmentor`",
+}
+DATASET_KEYS = frozenset(_USED_KEYS | _UNUSED_KEYS | _UNSUPPORTED_KEYS.keys())
+
+
+def build_dataloader(
+    config: Mapping[str, Any], *, key: str, global_rank: int = 0, world_size: int = 1
+) -> DataLoader[Any]:
+    """The loader that a plain, resolved `*_ds` node describes; `key` is the node's dotted name, for the errors.
+
+    There is no `worker_init_fn`: torch itself seeds `random`, NumPy and torch in every worker from the run's seed,
+    and those are the streams that NeMo draws from.
+    """
+    _refuse_keys(config, key)
+    node = CheckedNode(config, key)
+    batch_size = node.whole("batch_size", least=1)
+    num_workers = node.whole("num_workers", least=0, default=0)
+    shuffle = node.flag("shuffle", default=key.endswith("train_ds"))
+    drop_last = node.flag("drop_last", default=False)
+    if node.flag("is_concat", default=False):
+        dataset: AudioNoiseDataset | ConcatDataset = _concat_dataset(node, global_rank, world_size)
+        shuffle = False  # `concat_shuffle` decides
+        items = len(dataset)
+    else:
+        dataset = _dataset(node, node.paths("manifest_filepath"), _batch_augmentor(node))
+        items = math.ceil(len(dataset) / world_size)
+    if drop_last and items < batch_size:
+        raise ConfigError(
+            f"{key}.batch_size: is {batch_size}, but there are {items} utterances and drop_last=true leaves no batch; "
+            "use a smaller batch_size, drop_last=false or more data"
+        )
+    with_workers = num_workers > 0
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        drop_last=drop_last,
+        collate_fn=dataset.collate_fn,
+        num_workers=num_workers,
+        pin_memory=node.flag("pin_memory", default=False) and torch.cuda.is_available(),
+        persistent_workers=node.flag("persistent_workers", default=False) and with_workers,
+        prefetch_factor=node.whole("prefetch_factor", least=1, default=None) if with_workers else None,
+        multiprocessing_context=_start_method(node) if with_workers else None,
+    )
+
+
+def _refuse_keys(config: Mapping[str, Any], key: str) -> None:
+    for name, value in config.items():
+        if name not in DATASET_KEYS:
+            raise ConfigError(f"{key}.{name}: no such option{nearest(name, DATASET_KEYS)}")
+        if name in _UNSUPPORTED_KEYS and value:
+            raise ConfigError(f"{key}.{name}: not supported in this version; {_UNSUPPORTED_KEYS[name]}")
+
+
+def _dataset(node: CheckedNode, manifests: list[str], augmentor: BatchAugmentor | None) -> AudioNoiseDataset:
+    min_duration = node.number("min_duration", default=None, above=-math.inf)
+    max_duration = node.number("max_duration", default=None)
+    if min_duration is not None and max_duration is not None and min_duration > max_duration:
+        raise node.wrong("min_duration", f"at most max_duration, which is {max_duration}")
+    return AudioNoiseDataset(
+        manifest_filepath=manifests,
+        noise_manifest=None if node.config.get("noise_manifest") is None else node.paths("noise_manifest"),
+        sample_rate=node.whole("sample_rate", least=1),
+        batch_augmentor=augmentor,
+        min_duration=min_duration,
+        max_duration=max_duration,
+        min_audio_len_secs=node.number("min_audio_len_secs", default=1.0),
+        pad_audio_mode=node.choice("pad_audio_mode", ("repeat", "zero"), default="repeat"),
+        trim=node.flag("trim_silence", default=False),
+        int_values=node.flag("int_values", default=False),
+        channel_selector=_channel_selector(node),
+        unreadable_audio=node.choice("unreadable_audio", ("skip", "stop"), default="skip"),
+        key=node.key,
+    )
+
+
+def _concat_dataset(node: CheckedNode, global_rank: int, world_size: int) -> ConcatDataset:
+    """One dataset for each entry of `manifest_filepath`; an entry may itself name several manifests."""
+    node.paths("manifest_filepath")
+    entries = node.config["manifest_filepath"]
+    if isinstance(entries, str):
+        entries = split_paths(entries)
+    elif len(entries) == 1 and not isinstance(entries[0], str):  # how NeMo's configurations list a validation set
+        entries = entries[0]
+    augmentor = _batch_augmentor(node)
+    datasets = [_dataset(node, split_paths(entry), augmentor) for entry in entries]
+    return ConcatDataset(
+        datasets,
+        sampling_technique=node.choice("concat_sampling_technique", SAMPLING_TECHNIQUES, default="round-robin"),
+        sampling_temperature=node.number("concat_sampling_temperature", default=5),
+        sampling_scale=node.number("concat_sampling_scale", default=1),
+        sampling_probabilities=_probabilities(node, len(datasets)),
+        shuffle=node.flag("concat_shuffle", default=True),
+        seed=node.whole("concat_sampling_seed", least=0, default=None),
+        global_rank=global_rank,
+        world_size=world_size,
+    )
+
+
+def _probabilities(node: CheckedNode, count: int) -> list[float] | None:
+    values = node.config.get("concat_sampling_probabilities")
+    if values is None:
+        return None
+    numbers = isinstance(values, list) and all(type(value) in (int, float) and value >= 0 for value in values)
+    if not numbers or len(values) != count or not math.isclose(sum(values), 1, abs_tol=1e-6):
+        raise node.wrong("concat_sampling_probabilities", f"{count} numbers >= 0, one a manifest, whose sum is 1")
+    return values
+
+
+def _batch_augmentor(node: CheckedNode) -> BatchAugmentor | None:
+    config = node.config.get("batch_augmentor")
+    if config is None:
+        return None
+    key = f"{node.key}.batch_augmentor"
+    if not isinstance(config, Mapping):
+        raise node.wrong("batch_augmentor", "a node with `_target_`, or null")
+    augmentor = instantiate(config, key)
+    if not isinstance(augmentor, SpeakerNoiseAugmentation):
+        raise ConfigError(f"{key}._target_: is {config['_target_']!r}; expected a batch augmentation")
+    return augmentor
+
+
+def _channel_selector(node: CheckedNode) -> ChannelSelector:
+    value = node.config.get("channel_selector")
+    channel = value[0] if isinstance(value, list) and len(value) == 1 else value
+    if value is not None and channel != "average" and type(channel) is not int:
+        raise node.wrong("channel_selector", "a channel number from 0 on, `average`, or null for files of one channel")
+    return channel
+
+
+def _start_method(node: CheckedNode) -> str | None:
+    return node.choice("multiprocessing_context", multiprocessing.get_all_start_methods(), default=None)

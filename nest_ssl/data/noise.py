@@ -1,0 +1,106 @@
+"""Noise for an utterance: a random part of a random file of the noise manifest.
+
+Every draw comes from NumPy's global generator, in NeMo's order: the file, then an offset for each attempt.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nest_ssl.audio import AudioSegment
+from nest_ssl.data.manifest import ManifestEntry, load_manifest
+from nest_ssl.data.paths import split_paths
+from nest_ssl.errors import AudioError, ManifestError
+
+log = logging.getLogger(__name__)
+
+
+def load_noise_manifest(
+    noise_manifest: str | Sequence[str] | None, key: str = "noise_manifest"
+) -> Sequence[ManifestEntry]:
+    """The entries of one or more noise manifests; none for None. `key` is the configuration key, for the errors."""
+    if noise_manifest is None:
+        return []
+    paths = split_paths(noise_manifest)
+    if not paths:
+        raise ManifestError(f"{key}: is empty; give the path of a JSON-lines manifest, or null for no noise")
+    return load_manifest(paths, key=key)
+
+
+def load_noise_audio(
+    sample: ManifestEntry,
+    sample_rate: int,
+    max_audio_len: int | None = None,
+    pad_to_max: bool = True,
+    min_white_noise_db: int = -90,
+    max_white_noise_db: int = -46,
+    max_trial: int = 100,
+) -> tuple[Tensor, Tensor]:
+    """Noise (S) of at most `max_audio_len` samples, and its length before padding.
+
+    From a file that is longer, a random part is read. A part is taken for empty, and another one read, unless the
+    sum of its samples is positive: NeMo's test, which half of all good parts fail and which decides how many numbers
+    are drawn. If the sum of the last part is exactly zero, white noise is added to it.
+    """
+    longest = None if max_audio_len is None else max_audio_len / sample_rate  # seconds
+    if longest is not None and sample.duration is not None and sample.duration > longest:
+        for _ in range(max_trial):
+            offset = np.random.uniform(0, sample.duration - longest)  # noqa: NPY002 - the global stream is the contract
+            samples = AudioSegment.from_file(sample.audio_file, sample_rate, offset=offset, duration=longest).samples
+            total = _running_sum(samples)
+            if total > 0:
+                break
+    else:
+        segment = AudioSegment.from_file(sample.audio_file, sample_rate, offset=sample.offset, duration=sample.duration)
+        samples, total = segment.samples, _running_sum(segment.samples)
+    if total == 0:
+        _warn_once(f"{sample.line}: {sample.audio_file} sums to zero as a silent file does; adding white noise to it")
+        samples = samples + _white_noise(len(samples), min_white_noise_db, max_white_noise_db)
+    noise = torch.from_numpy(samples.astype(np.float32, copy=False))
+    length = torch.tensor(len(noise))
+    if max_audio_len is not None and pad_to_max:
+        noise = noise[:max_audio_len] if len(noise) >= max_audio_len else pad(noise, (0, max_audio_len - len(noise)))
+        length = length.clamp(max=max_audio_len)
+    return noise, length
+
+
+def sample_noise(
+    noise_data: Sequence[ManifestEntry], sample_rate: int, max_audio_len: int, max_trial: int = 20
+) -> tuple[Tensor, Tensor]:
+    """Noise (S) of `max_audio_len` samples from a random file, and its length before padding.
+
+    A file that cannot be read is replaced by another draw; without noise data, or after `max_trial` bad files, the
+    noise is silence.
+    """
+    for _ in range(max_trial if noise_data else 0):
+        sample = noise_data[np.random.randint(len(noise_data))]  # noqa: NPY002
+        try:
+            return load_noise_audio(sample, sample_rate, max_audio_len)
+        except AudioError as error:
+            _warn_once(f"{error} ({sample.line}); drawing other noise")
+    if noise_data:
+        _warn_once(f"no noise could be read in {max_trial} attempts; going on without noise for such items")
+    return torch.zeros(max_audio_len), torch.tensor(max_audio_len)
+
+
+def _running_sum(samples: np.ndarray) -> float:
+    """The float32 sum from left to right, rounding after each sample, as Python's `sum` makes it; 20 times faster."""
+    return float(np.add.accumulate(samples)[-1]) if len(samples) else 0.0
+
+
+def _white_noise(length: int, min_level_db: int, max_level_db: int) -> np.ndarray:
+    level_db = np.random.randint(min_level_db, max_level_db, dtype="int32")  # noqa: NPY002
+    return np.random.randn(length) * (10.0 ** (level_db / 20.0))  # noqa: NPY002
+
+
+@lru_cache(maxsize=1000)
+def _warn_once(message: str) -> None:
+    """A bad noise file is met again and again; one line from each process is enough."""
+    log.warning(message)

@@ -1,0 +1,192 @@
+# ruff: noqa: NPY002 - NumPy's global generator is what is tested
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import RandomSampler, SequentialSampler
+
+from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.data import loader as loader_module
+from nest_ssl.data.dummy import DummyCorpus
+from nest_ssl.data.loader import DATASET_KEYS
+from nest_ssl.data.paths import PROJECT_ROOT
+from nest_ssl.errors import ConfigError, ManifestError
+
+KEY = "model.train_ds"
+AUGMENTOR = {
+    "_target_": "nemo.collections.asr.modules.ssl_modules.MultiSpeakerNoiseAugmentation",
+    "prob": 1.0,
+    "noise_ratio": 0.5,
+    "max_num_segments": 3,
+}
+
+
+@pytest.fixture
+def config(corpus: DummyCorpus) -> dict[str, Any]:
+    return {
+        "manifest_filepath": str(corpus.train_manifest),
+        "noise_manifest": str(corpus.noise_manifest),
+        "sample_rate": 16000,
+        "batch_size": 4,
+        "batch_augmentor": AUGMENTOR,
+    }
+
+
+def seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)
+    torch.manual_seed(value)
+
+
+def batches(config: dict[str, Any], **changes: Any) -> list[AudioNoiseBatch]:
+    seed(5)
+    return list(build_dataloader({**config, **changes}, key=KEY))
+
+
+def same(left: list[AudioNoiseBatch], right: list[AudioNoiseBatch]) -> bool:
+    return len(left) == len(right) and all(
+        a.sample_id == b.sample_id and torch.equal(a.noisy_audio, b.noisy_audio)
+        for a, b in zip(left, right, strict=True)
+    )
+
+
+def test_nemos_own_node_is_taken_as_it_is(config: dict[str, Any]) -> None:
+    nemo = {
+        "shuffle": True,
+        "num_workers": 0,
+        "pin_memory": True,
+        "use_start_end_token": False,
+        "trim_silence": False,
+        "max_duration": 60.0,
+        "min_duration": 1.0,
+        "drop_last": True,
+        "is_concat": False,
+        "concat_sampling_technique": "temperature",
+        "concat_sampling_temperature": 1.0,
+        "is_tarred": False,
+        "tarred_audio_filepaths": None,
+        "shuffle_n": 2048,
+        "bucketing_strategy": "synced_randomized",
+        "bucketing_batch_size": None,
+    }
+    first = batches({**config, **nemo})
+    assert len(first) == 3
+    assert sorted(int(name) for batch in first for name in batch.sample_id) == list(range(12))
+    assert same(first, batches({**config, **nemo}))
+
+
+def test_training_shuffles_by_default_and_validation_does_not(config: dict[str, Any]) -> None:
+    assert isinstance(build_dataloader(config, key="model.train_ds").sampler, RandomSampler)
+    assert isinstance(build_dataloader(config, key="model.validation_ds").sampler, SequentialSampler)
+    assert isinstance(build_dataloader({**config, "shuffle": False}, key=KEY).sampler, SequentialSampler)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes_are_seeded_alike_however_they_start(config: dict[str, Any], method: str) -> None:
+    if method not in torch.multiprocessing.get_all_start_methods():
+        pytest.skip(f"no {method} here")
+    workers = {"num_workers": 2, "multiprocessing_context": method, "prefetch_factor": 1, "persistent_workers": True}
+    first = batches(config, **workers)
+    assert sum(len(batch.sample_id) for batch in first) == 12
+    assert same(first, batches(config, num_workers=2))
+
+
+def test_the_same_for_concatenated_sets(config: dict[str, Any], corpus: DummyCorpus) -> None:
+    both = [str(corpus.train_manifest), str(corpus.val_manifest)]
+    loader = build_dataloader({**config, "manifest_filepath": both, "is_concat": True, "num_workers": 1}, key=KEY)
+    found = list(loader)
+    assert sum(len(batch.sample_id) for batch in found) == 16
+    # NeMo forgets the augmentor here: then the noise is at its own level rather than scaled, and never speech
+    assert all(torch.equal(batch.noise_len, batch.audio_len) for batch in found)
+
+
+@pytest.mark.parametrize("nest", [lambda a, b: f"{a},{b}", lambda a, b: [a, b], lambda a, b: [[a, b]]])
+def test_concatenated_sets_may_be_listed_in_several_ways(
+    config: dict[str, Any], corpus: DummyCorpus, nest: Callable[[str, str], Any]
+) -> None:
+    paths = nest(str(corpus.train_manifest), str(corpus.val_manifest))
+    loader = build_dataloader({**config, "manifest_filepath": paths, "is_concat": True}, key=KEY)
+    assert [len(dataset) for dataset in loader.dataset.datasets] == [12, 4]  # type: ignore[attr-defined]
+    merged = build_dataloader({**config, "manifest_filepath": paths}, key=KEY)
+    assert len(merged.dataset) == 16  # type: ignore[arg-type]
+
+
+def test_rank_and_world_size_reach_concatenated_sets(config: dict[str, Any]) -> None:
+    concat = {**config, "is_concat": True, "manifest_filepath": [config["manifest_filepath"]]}
+    assert len(build_dataloader(concat, key=KEY, global_rank=1, world_size=2).dataset) == 6  # type: ignore[arg-type]
+
+
+def test_every_key_is_taken_out_refused_or_listed_as_unused() -> None:
+    source = Path(loader_module.__file__).read_text()
+    taken_out = {key for key in DATASET_KEYS if source.count(f'"{key}"') > 1}
+    assert taken_out == loader_module._USED_KEYS
+    assert taken_out | loader_module._UNUSED_KEYS | set(loader_module._UNSUPPORTED_KEYS) == DATASET_KEYS
+
+
+def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
+    heavy = "{'librosa', 'scipy', 'numba', 'lightning', 'nemo'}"
+    code = f"import sys, nest_ssl.data; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT_ROOT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_sise": 4}, r"model\.train_ds\.batch_sise: no such option \(did you mean 'batch_size'\?\)"),
+        ({"manifest_filepath": None}, r"model\.train_ds\.manifest_filepath: is missing; expected the path"),
+        ({"manifest_filepath": "???"}, r"manifest_filepath: is '\?\?\?'"),
+        ({"manifest_filepath": [3]}, "manifest_filepath: is "),
+        ({"noise_manifest": 3}, "noise_manifest: is 3"),
+        ({"batch_size": 0}, r"batch_size: is 0; expected a whole number >= 1"),
+        ({"batch_size": "4"}, "batch_size: is '4'"),
+        ({"batch_size": True}, "batch_size: is True"),
+        ({"batch_size": None}, "batch_size: is missing"),
+        ({"sample_rate": None}, "sample_rate: is missing"),
+        ({"num_workers": -1}, "num_workers: is -1"),
+        ({"shuffle": "yes"}, "shuffle: is 'yes'; expected true or false"),
+        ({"max_duration": "60"}, "max_duration: is '60'"),
+        ({"min_duration": 5.0, "max_duration": 4.0}, r"min_duration: is 5.0; expected at most max_duration"),
+        ({"pad_audio_mode": "zeros"}, r"pad_audio_mode: is 'zeros'; .*did you mean 'zero'"),
+        ({"unreadable_audio": "ignore"}, "unreadable_audio: is 'ignore'"),
+        ({"channel_selector": [0, 1]}, "channel_selector: is"),
+        ({"channel_selector": "mean"}, "channel_selector: is 'mean'"),
+        ({"batch_augmentor": {"prob": 1.0}}, r"model\.train_ds\.batch_augmentor: has no `_target_`"),
+        ({"batch_augmentor": {**AUGMENTOR, "prob": 2}}, r"batch_augmentor: prob is 2"),
+        ({"batch_augmentor": {**AUGMENTOR, "probb": 1}}, r"batch_augmentor\.probb: .*did you mean 'prob'"),
+        ({"batch_augmentor": "x"}, "batch_augmentor: is 'x'"),
+        ({"is_tarred": True}, r"is_tarred: not supported in this version; use a plain JSON-lines manifest"),
+        ({"use_lhotse": True}, "use_lhotse: not supported"),
+        ({"use_dali": True}, "use_dali: not supported"),
+        ({"augmentor": {"white_noise": {}}}, "augmentor: not supported in this version; use `batch_augmentor`"),
+        ({"is_concat": True, "concat_sampling_technique": "temp"}, "concat_sampling_technique: is 'temp'"),
+        ({"is_concat": True, "concat_sampling_temperature": 0}, "concat_sampling_temperature: is 0"),
+        ({"is_concat": True, "concat_sampling_probabilities": [0.5, 0.5]}, "concat_sampling_probabilities: is"),
+        ({"is_concat": True, "concat_sampling_probabilities": [0.5]}, "whose sum is 1"),
+        ({"batch_size": 13, "drop_last": True}, r"batch_size: is 13, but there are 12 utterances"),
+        ({"num_workers": 1, "multiprocessing_context": "thread"}, "multiprocessing_context: is 'thread'"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_full_key(config: dict[str, Any], changes: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        build_dataloader({**config, **changes}, key=KEY)
+    assert str(caught.value).startswith(KEY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_manifest_names_its_key(config: dict[str, Any]) -> None:
+    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: 'absent\.json' does not exist"):
+        build_dataloader({**config, "manifest_filepath": "absent.json"}, key=KEY)
+
+
+def test_worker_options_are_left_aside_without_workers(config: dict[str, Any]) -> None:
+    loader = build_dataloader({**config, "persistent_workers": True, "prefetch_factor": 4}, key=KEY)
+    assert not loader.persistent_workers
+    assert not (loader.pin_memory and not torch.cuda.is_available())

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.errors import ManifestError
+
+Writer = Callable[..., str]
+
+
+def test_entries_keep_their_order_over_several_files(write_manifest: Writer) -> None:
+    first = write_manifest([{"audio_filepath": "/a.wav", "duration": 1}, {"audio_filepath": "/b.wav"}], "1.json")
+    second = write_manifest([{"audio_filename": "/c.wav", "duration": 2.5, "offset": 0.5, "text": "x"}], "2.json")
+    manifest = load_manifest([first, second])
+    assert [entry.audio_file for entry in manifest] == ["/a.wav", "/b.wav", "/c.wav"]
+    assert [entry.duration for entry in manifest] == [1.0, None, 2.5]
+    assert [entry.offset for entry in manifest] == [0.0, 0.0, 0.5]
+    assert [entry.line for entry in manifest] == [f"{first}:1", f"{first}:2", f"{second}:1"]
+
+
+def test_files_without_kept_entries_do_not_confuse_the_lines(write_manifest: Writer) -> None:
+    long = write_manifest([{"audio_filepath": "/long.wav", "duration": 99}], "1.json")
+    good = write_manifest([{"audio_filepath": "/good.wav", "duration": 5}], "2.json")
+    assert [entry.line for entry in load_manifest([long, good, long], max_duration=60)] == [f"{good}:1"]
+
+
+def test_limits_are_inclusive_and_entries_without_duration_are_kept(
+    write_manifest: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    durations = [0.9, 1.0, 3.0, 60.0, 60.1, None, 0.1]
+    path = write_manifest([{"audio_filepath": f"/{d}.wav", "duration": d} for d in durations])
+    with caplog.at_level(logging.INFO, "nest_ssl"):
+        manifest = load_manifest([path], min_duration=1.0, max_duration=60.0)
+    assert [entry.duration for entry in manifest] == [1.0, 3.0, 60.0, None]
+    assert "kept 4 entries, 0.02 hours; dropped 2 shorter than 1 s, 1 longer than 60 s" in caplog.text
+
+
+def test_windows_and_hand_made_files_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes('\ufeff{"audio_filepath": "/ä.wav"}\r\n\r\n   \r\n{"audio_filepath": "/b.wav"}'.encode())
+    manifest = load_manifest([str(path)])
+    assert [(entry.audio_file, entry.line) for entry in manifest] == [("/ä.wav", f"{path}:1"), ("/b.wav", f"{path}:4")]
+
+
+def test_audio_is_found_beside_the_manifest(tmp_path: Path, write_manifest: Writer) -> None:
+    (tmp_path / "wavs").mkdir()
+    (tmp_path / "wavs" / "a.wav").touch()
+    manifest = load_manifest([write_manifest([{"audio_filepath": "wavs/a.wav"}])])
+    assert Path(str(manifest[0].audio_file)) == tmp_path / "wavs" / "a.wav"
+
+
+def test_channels_may_be_files_of_their_own(write_manifest: Writer) -> None:
+    manifest = load_manifest([write_manifest([{"audio_filepath": ["/a.wav", "/b.wav"]}])])
+    assert manifest[0].audio_file == ["/a.wav", "/b.wav"]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"audio_filepath": "a.wav"', "not JSON"),
+        ('{"audio_filepath": "a.wav"}, {"audio_filepath": "b.wav"}', "not JSON"),
+        ('["a.wav"]', "expected a JSON object, found list"),
+        ('{"duration": 1.0}', "audio_filepath is None"),
+        ('{"audio_filepath": ""}', "audio_filepath is ''"),
+        ('{"audio_filepath": 7}', "audio_filepath is 7"),
+        ('{"audio_filepath": ["a.wav", 7]}', "audio_filepath is "),
+        ('{"audio_filepath": "a.wav", "duration": 0}', "duration is 0; expected seconds > 0"),
+        ('{"audio_filepath": "a.wav", "duration": -1.5}', "duration is -1.5"),
+        ('{"audio_filepath": "a.wav", "duration": NaN}', "duration is nan"),
+        ('{"audio_filepath": "a.wav", "duration": Infinity}', "duration is inf"),
+        ('{"audio_filepath": "a.wav", "duration": "3.0"}', "duration is '3.0'"),
+        ('{"audio_filepath": "a.wav", "duration": true}', "duration is True"),
+        ('{"audio_filepath": "a.wav", "duration": 1' + "0" * 400 + "}", "too large"),
+        ('{"audio_filepath": "a.wav", "offset": -1}', "offset is -1; expected seconds >= 0"),
+        ('{"audio_filepath": "a.wav", "orig_sample_rate": "x"}', "orig_sample_rate is 'x'"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "m.json"
+    path.write_text(f'{{"audio_filepath": "a.wav"}}\n\n{line}\n{{"audio_filepath": "b.wav"}}\n')
+    with pytest.raises(ManifestError) as caught:
+        load_manifest([str(path)])
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert problem in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_line_is_found_beyond_the_first_thousands(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    path.write_text('{"audio_filepath": "a.wav"}\n' * 2500 + "oops\n")
+    with pytest.raises(ManifestError, match=r"m\.json:2501: not JSON"):
+        load_manifest([str(path)])
+
+
+def test_a_missing_manifest_names_the_key(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: '.*absent\.json' does not exist"):
+        load_manifest([str(tmp_path / "absent.json")], key="model.train_ds.manifest_filepath")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00bad", None])
+def test_a_manifest_that_is_no_text_is_an_error(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "m.json"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(ManifestError, match="cannot be read"):
+        load_manifest([str(path)])
+
+
+def test_nothing_left_says_why(write_manifest: Writer) -> None:
+    rows = [{"audio_filepath": "a", "duration": 0.5}] * 2 + [{"audio_filepath": "a", "duration": 90}]
+    with pytest.raises(ManifestError, match="dropped 2 shorter than 1 s, 1 longer than 60 s"):
+        load_manifest([write_manifest(rows)], min_duration=1.0, max_duration=60.0)
+    with pytest.raises(ManifestError, match="has no entries"):
+        load_manifest([write_manifest([])])
+
+
+def test_it_travels_to_another_process_and_ends_where_it_ends(write_manifest: Writer) -> None:
+    manifest = load_manifest([write_manifest([{"audio_filepath": "/a.wav"}, {"audio_filepath": "/b.wav"}])])
+    assert list(pickle.loads(pickle.dumps(manifest))) == list(manifest)
+    for index in (2, -1):
+        with pytest.raises(IndexError):
+            manifest[index]

@@ -1,0 +1,142 @@
+# ruff: noqa: NPY002 - NumPy's global generator is what is tested
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from nest_ssl.audio import AudioSegment
+from nest_ssl.data import load_noise_audio, load_noise_manifest, sample_noise
+from nest_ssl.data.noise import _running_sum, _warn_once
+from nest_ssl.errors import AudioError, ManifestError
+
+RATE = 16000
+
+
+@pytest.fixture(autouse=True)
+def _warnings_start_afresh() -> None:
+    _warn_once.cache_clear()
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 1000, 50000])
+def test_the_running_sum_is_pythons_sum_to_the_last_bit(length: int) -> None:
+    samples = np.random.default_rng(length).standard_normal(length).astype(np.float32)
+    assert _running_sum(samples) == sum(samples)
+
+
+def test_of_a_longer_file_parts_are_drawn_until_one_has_a_positive_sum(
+    write_audio: Callable, write_manifest: Callable
+) -> None:
+    noise = 0.1 * np.random.default_rng(0).standard_normal(3 * RATE)
+    entry = load_noise_manifest(write_manifest([write_audio("n.wav", noise)]))[0]
+    for seed in range(10):
+        np.random.seed(seed)
+        while True:  # what NeMo does, step by step
+            offset = np.random.uniform(0, 3.0 - 1.0)
+            expected = AudioSegment.from_file(entry.audio_file, RATE, offset=offset, duration=1.0).samples
+            if sum(expected) > 0:
+                break
+        after = np.random.rand()
+        np.random.seed(seed)
+        audio, length = load_noise_audio(entry, RATE, RATE)
+        np.testing.assert_array_equal(audio.numpy(), expected)
+        assert length == RATE
+        assert np.random.rand() == after
+
+
+def test_after_all_trials_the_last_part_is_taken(write_audio: Callable, write_manifest: Callable) -> None:
+    entry = load_noise_manifest(write_manifest([write_audio("n.wav", np.full(2 * RATE, -0.1))]))[0]
+    np.random.seed(0)
+    audio, _ = load_noise_audio(entry, RATE, RATE, max_trial=7)
+    after = np.random.rand()
+    np.random.seed(0)
+    np.random.uniform(size=7)
+    assert np.random.rand() == after
+    assert (audio < 0).all()
+
+
+def test_a_shorter_file_is_padded_and_its_length_kept(write_audio: Callable, write_manifest: Callable) -> None:
+    entry = load_noise_manifest(write_manifest([write_audio("n.wav", np.full(400, 0.5))]))[0]
+    audio, length = load_noise_audio(entry, RATE, 1000)
+    assert (len(audio), int(length), length.dtype) == (1000, 400, torch.int64)
+    assert (audio[:400] == 0.5).all()
+    assert not audio[400:].any()
+    assert len(load_noise_audio(entry, RATE, 1000, pad_to_max=False)[0]) == 400
+    assert len(load_noise_audio(entry, RATE)[0]) == 400
+
+
+def test_a_file_longer_than_its_manifest_says_is_cut(write_audio: Callable, write_manifest: Callable) -> None:
+    row = {**write_audio("n.wav", np.full(2000, 0.5)), "duration": None}
+    audio, length = load_noise_audio(load_noise_manifest(write_manifest([row]))[0], RATE, 1000)
+    assert (len(audio), int(length)) == (1000, 1000)
+
+
+def test_the_offset_of_a_shorter_entry_counts(write_audio: Callable, write_manifest: Callable) -> None:
+    row = {**write_audio("n.wav", np.arange(2000) / 2000), "offset": 0.05, "duration": 0.025}
+    audio, _ = load_noise_audio(load_noise_manifest(write_manifest([row]))[0], RATE)
+    np.testing.assert_allclose(audio, np.arange(800, 1200) / 2000, rtol=1e-6)
+
+
+@pytest.mark.parametrize("seconds", [0.25, 2.0])
+def test_silence_becomes_white_noise(
+    write_audio: Callable, write_manifest: Callable, seconds: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = load_noise_manifest(write_manifest([write_audio("n.wav", np.zeros(int(seconds * RATE)))]))[0]
+    np.random.seed(1)
+    audio, _ = load_noise_audio(entry, RATE, RATE, min_white_noise_db=-30, max_white_noise_db=-29)
+    level = 20 * np.log10(audio[: int(min(seconds, 1.0) * RATE)].std())
+    assert level == pytest.approx(-30, abs=0.5)
+    load_noise_audio(entry, RATE, RATE)
+    assert caplog.text.count("adding white noise") == 1
+    assert "manifest.json:1" in caplog.text
+
+
+def test_a_bad_file_is_replaced_by_another_draw(
+    write_audio: Callable, write_manifest: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [
+        {"audio_filepath": "absent.wav", "duration": 9.0},
+        write_audio("good.wav", np.full(2 * RATE, 0.1)),
+        write_audio("stereo.wav", np.full((2 * RATE, 2), 0.1)),
+        write_audio("nan.wav", np.full(2 * RATE, np.nan)),
+    ]
+    data = load_noise_manifest(write_manifest(rows))
+    np.random.seed(0)
+    for _ in range(20):
+        audio, length = sample_noise(data, RATE, 500)
+        assert audio == pytest.approx(np.full(500, 0.1), abs=1e-6)
+        assert length == 500
+    assert len([record for record in caplog.records if "drawing other noise" in record.message]) == 3
+
+
+def test_without_readable_noise_there_is_silence(write_manifest: Callable, caplog: pytest.LogCaptureFixture) -> None:
+    data = load_noise_manifest(write_manifest([{"audio_filepath": "absent.wav"}]))
+    with caplog.at_level(logging.WARNING):
+        unreadable = sample_noise(data, RATE, 500)
+    assert "no noise could be read in 20 attempts" in caplog.text
+    for audio, length in (unreadable, sample_noise([], RATE, 500)):
+        assert (len(audio), int(length)) == (500, 500)
+        assert not audio.any()
+
+
+def test_no_noise_data_draws_nothing() -> None:
+    np.random.seed(0)
+    expected = np.random.rand()
+    np.random.seed(0)
+    sample_noise(load_noise_manifest(None), RATE, 10)
+    assert np.random.rand() == expected
+
+
+def test_an_unreadable_file_is_an_error_of_its_own(write_manifest: Callable) -> None:
+    with pytest.raises(AudioError, match=r"absent\.wav: cannot be read"):
+        load_noise_audio(load_noise_manifest(write_manifest([{"audio_filepath": "absent.wav"}]))[0], RATE)
+
+
+def test_an_empty_noise_manifest_is_refused(write_manifest: Callable) -> None:
+    with pytest.raises(ManifestError, match="noise_manifest: is empty"):
+        load_noise_manifest("")
+    with pytest.raises(ManifestError, match="has no entries"):
+        load_noise_manifest(write_manifest([]))
