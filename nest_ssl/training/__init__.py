@@ -1,0 +1,1 @@
+"""From a command line to a trained model: configuration, this machine's adjustments, experiment folder, the run."""

@@ -1,0 +1,135 @@
+"""The run's configuration: a file, overrides from the command line, composed by Hydra and checked as a whole."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.training.keys import check_keys
+
+DEFAULT_CONFIG = "nest_fast-conformer"
+_OVERRIDE = re.compile(r"(?P<add>\+{0,2})(?P<key>[^\s=+~][^\s=]*)=(?P<value>.*)", re.DOTALL)
+_SYNTAX = "[]{}'\"$"  # a value with one of these means to be more than a plain word or path
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What was typed: which configuration, and what to change in it."""
+
+    config_dir: Path
+    config_name: str
+    overrides: list[str]
+    show: bool = False
+
+
+def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "train.py") -> CommandLine:
+    """Hydra's options that a run needs; a relative folder is looked for here, then beside the default one."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        allow_abbrev=False,
+        description="Pre-train a NEST encoder.",
+        epilog="example: python %(prog)s --config-name nest_tiny trainer.max_steps=100",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
+    parser.add_argument("-cp", "--config-path", help=f"folder of configuration files (default: {config_dir.name})")
+    parser.add_argument("-cn", "--config-name", default=DEFAULT_CONFIG, help="file in it (default: %(default)s)")
+    parser.add_argument("--cfg", choices=["job"], help="print the configuration and stop")
+    options = parser.parse_intermixed_args(list(argv))
+    if options.config_path is not None:
+        config_dir = _existing_folder(options.config_path, beside=config_dir.parent)
+    name = re.sub(r"\.ya?ml$", "", options.config_name)
+    return CommandLine(config_dir.resolve(), name, options.overrides, show=options.cfg is not None)
+
+
+def load_config(command: CommandLine) -> DictConfig:
+    """The configuration of a run: composed, complete, resolved, without a key that nothing reads."""
+    cfg = compose(command.config_dir, command.config_name, command.overrides)
+    try:
+        missing = sorted(OmegaConf.missing_keys(cfg))
+        if missing:
+            raise ConfigError(f"{missing[0]}: has no value; give one on the command line: {missing[0]}=<value>")
+        OmegaConf.resolve(cfg)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"{error.full_key or command.config_name}: {_one_line(error)}") from error
+    check_keys(OmegaConf.to_container(cfg))  # type: ignore[arg-type]
+    return cfg
+
+
+def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> DictConfig:
+    """Hydra's composition, in which an override needs no `+` for a key that the file does not have."""
+    _check_file(config_dir, config_name)
+    groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
+    tokens = [_lenient(token, groups) for token in overrides]
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3", job_name="train"):
+            cfg = hydra_compose(config_name, overrides=tokens)
+    except yaml.YAMLError as error:
+        raise ConfigError(_yaml_position(error, config_dir / f"{config_name}.yaml")) from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        raise ConfigError(f"{config_name}: {_one_line(error)}") from error
+    OmegaConf.set_struct(cfg, False)
+    return cfg
+
+
+def _existing_folder(path: str, beside: Path) -> Path:
+    for candidate in (Path(path), beside / path):
+        if candidate.is_dir():
+            return candidate
+    raise ConfigError(f"--config-path: {path!r} is not a folder")
+
+
+def _check_file(config_dir: Path, config_name: str) -> None:
+    if not (config_dir / f"{config_name}.yaml").is_file():
+        known = sorted(path.stem for path in config_dir.glob("*.yaml"))
+        raise ConfigError(f"--config-name: there is no {config_name}.yaml in {config_dir}{nearest(config_name, known)}")
+
+
+def _lenient(token: str, groups: set[str]) -> str:
+    """An override as typed, made to add its key if need be; a path that Hydra's grammar cannot read is quoted."""
+    if token.startswith("~"):
+        return token
+    match = _OVERRIDE.fullmatch(token)
+    if match is None:
+        raise ConfigError(f"{token!r}: expected key=value, such as trainer.max_steps=100")
+    key, value = match["key"], match["value"]
+    if key.partition("@")[0] in groups:
+        return token
+    if _is_one_value(token):
+        return f"++{key}={value}"
+    if value.startswith("=") or any(mark in value for mark in _SYNTAX):
+        raise ConfigError(f"{token!r}: Hydra cannot read this value; put quotes around text: {key}='\"...\"'")
+    return f"++{key}='{value}'"
+
+
+def _is_one_value(token: str) -> bool:
+    """What Hydra reads as a value: not `x=1.ckpt`, nor a path that is not ASCII, nor `x,y` (a sweep)."""
+    try:
+        return not OverridesParser.create().parse_override(token).is_sweep_override()
+    except HydraException:
+        return False
+
+
+def _yaml_position(error: yaml.YAMLError, path: Path) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = path if mark is None else f"{path}:{mark.line + 1}"
+    return f"{where}: not valid YAML: {getattr(error, 'problem', None) or _one_line(error)}"
+
+
+def _one_line(error: Exception) -> str:
+    """Third-party messages run over many lines; what follows these words helps nobody but their authors."""
+    text = re.split(r"Config search path|full_key:|Set the environment variable", str(error))[0]
+    if not text.strip() and isinstance(error.__cause__, Exception):
+        return _one_line(error.__cause__)
+    return " ".join(text.split()) or type(error).__name__

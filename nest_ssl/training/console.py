@@ -1,0 +1,119 @@
+"""What a run says to the person who started it, and the silence of the libraries below it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+
+from nest_ssl.training.checkpoints import RunCheckpoint
+from nest_ssl.training.experiment import Experiment
+
+_log = logging.getLogger(__name__)
+_ON_REQUEST = ("lightning.pytorch.callbacks.model_summary", "lightning.pytorch.profilers.profiler")
+_NOISY_LOGGERS = ("lightning.pytorch", "lightning.fabric", "torch", "fsspec")
+
+
+class _Lines(logging.Handler):
+    """Plain lines on standard output, through whatever stands for it now (a progress bar prints above itself)."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        text = f"{label}{record.getMessage()}"
+        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+@contextlib.contextmanager
+def messages() -> Iterator[None]:
+    """Show this package's messages, from one process of the run, and of other libraries only what is serious."""
+    ours = logging.getLogger("nest_ssl")
+    handler, level, propagate = _Lines(), ours.level, ours.propagate
+    ours.addHandler(handler)
+    ours.setLevel(logging.INFO if getattr(rank_zero_only, "rank", 0) == 0 else logging.ERROR)
+    ours.propagate = False
+    noisy = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
+    for name in noisy:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in _ON_REQUEST:
+        logging.getLogger(name).setLevel(logging.INFO)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
+            warnings.filterwarnings("ignore", module=r"torch\..*")
+            yield
+    finally:
+        ours.removeHandler(handler)
+        ours.setLevel(level)
+        ours.propagate = propagate
+        for name, former in noisy.items():
+            logging.getLogger(name).setLevel(former)
+
+
+def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None) -> None:
+    """What is about to train, and on what."""
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    _log.info("model: %s parameters, %s of them trainable", _short(parameters), _short(trainable))
+    device = trainer.strategy.root_device
+    where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    _log.info("device: %s, processes: %d, precision: %s", where, trainer.world_size, trainer.precision)
+    if resume_from is not None:
+        _log.info("resuming from %s", _shown(resume_from))
+
+
+def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], first_step: int, minutes: float) -> None:
+    """Where everything is, and what to type next."""
+    if trainer.global_step == first_step and experiment.resume_from is not None:
+        _log.info("nothing left to train: %s is at step %d", experiment.resume_from.name, first_step)
+    else:
+        _log.info("trained %d steps in %.1f min", trainer.global_step - first_step, minutes)
+    checkpoints = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
+    for checkpoint in checkpoints:
+        if checkpoint.best_model_path:
+            _log.info("best checkpoint: %s", _shown(checkpoint.best_model_path))
+        if checkpoint.last_model_path:
+            _log.info("last checkpoint: %s", _shown(checkpoint.last_model_path))
+        if checkpoint.nemo_path.exists():
+            _log.info("NeMo archive:    %s", _shown(checkpoint.nemo_path))
+    if experiment.settings.create_tensorboard_logger:
+        _log.info("to see curves:   tensorboard --logdir %s", _quoted([_shown(experiment.folder)]))
+    if checkpoints and checkpoints[0].last_model_path:
+        _log.info("to train on:     %s", how_to_continue(trainer, experiment, command, checkpoints[0].last_model_path))
+
+
+def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[str], last: str) -> str:
+    """The command that continues this run: the same with a later end, and its checkpoint where that is not found."""
+    words = [word for word in command if not word.lstrip("+").startswith("exp_manager.resume_from_checkpoint=")]
+    for key, limit in (("trainer.max_steps", trainer.max_steps), ("trainer.max_epochs", trainer.max_epochs or -1)):
+        if limit > 0:
+            words = [word for word in words if not word.lstrip("+").startswith(f"{key}=")] + [f"{key}={2 * limit}"]
+    if not experiment.settings.resume_if_exists:
+        words.append(f"exp_manager.resume_from_checkpoint={_shown(last)}")
+    return _quoted(["python", *words])
+
+
+def _quoted(words: Sequence[str]) -> str:
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+
+
+def _short(count: int) -> str:
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g} {name}"
+    return str(count)
+
+
+def _shown(path: Path | str) -> str:
+    """Relative where the file is below the working directory, which is shorter to read and to type."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

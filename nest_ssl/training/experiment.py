@@ -1,0 +1,178 @@
+"""Experiment folders: where a run writes, what it continues, what is written there besides checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from omegaconf import DictConfig, OmegaConf
+
+from nest_ssl.errors import ConfigError
+from nest_ssl.training.checkpoints import RunCheckpoint, newest_last_checkpoint
+from nest_ssl.training.settings import ExperimentSettings, read_settings
+from nest_ssl.training.timing import RunTimer, StepTiming
+
+_log = logging.getLogger(__name__)
+DEFAULT_FOLDER = "nest_experiments"
+_PACKAGES = ("nest_ssl", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "soundfile", "soxr")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One run's place on disk. Deciding it writes nothing; `callbacks()` do, once the data and model are usable."""
+
+    settings: ExperimentSettings
+    folder: Path
+    name: str
+    resume_from: Path | None
+
+    def callbacks(self, cfg: DictConfig) -> list[Callback]:
+        settings = self.settings
+        callbacks: list[Callback] = [ExperimentFolder(self, cfg)]
+        if settings.log_step_timing:
+            callbacks.append(StepTiming())
+        if settings.create_early_stopping_callback:
+            callbacks.append(EarlyStopping(**vars(settings.early_stopping_callback_params)))
+        if settings.max_time_per_run is not None:
+            callbacks.append(RunTimer(settings.max_time_per_run))
+        if settings.create_checkpoint_callback:
+            sigterm = settings.create_preemption_callback
+            callbacks.append(RunCheckpoint(settings.checkpoint_callback_params, self.folder, self.name, sigterm))
+        return callbacks
+
+    def loggers(self) -> list[Logger]:
+        loggers: list[Logger] = []
+        if self.settings.create_tensorboard_logger:
+            writer = {"save_dir": self.folder, "name": "", "version": "", **self.settings.summary_writer_kwargs}
+            loggers.append(TensorBoardLogger(**writer))
+        if self.settings.create_wandb_logger:
+            loggers.append(_wandb_logger(self.settings.wandb_logger_kwargs, self.folder))
+        return loggers
+
+
+class ExperimentFolder(Callback):
+    """Makes the folder at the last moment before training, so that a run that cannot start leaves nothing behind."""
+
+    def __init__(self, experiment: Experiment, cfg: DictConfig) -> None:
+        self.experiment = experiment
+        self.cfg = cfg
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        folder = self.experiment.folder
+        if trainer.is_global_zero:
+            folder.mkdir(parents=True, exist_ok=True)
+            _set_earlier_files_aside(folder)
+            (folder / "config.yaml").write_text(OmegaConf.to_yaml(self.cfg), encoding="utf-8")
+            (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
+            for path in self.experiment.settings.files_to_copy:
+                shutil.copy(path, folder)
+        trainer.loggers = self.experiment.loggers()
+        _log.info("run folder: %s", folder)
+
+
+def plan_experiment(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> Experiment:
+    """Where the run of this `exp_manager` node writes and what it continues, by NeMo's rules."""
+    settings = read_settings(config)
+    _check(settings, trainer)
+    name = settings.name or "default"
+    folder = _run_folder(settings, name)
+    dirpath = settings.checkpoint_callback_params.dirpath
+    checkpoints = Path(dirpath) if dirpath else folder / "checkpoints"
+    return Experiment(settings, folder, name, _checkpoint_to_resume(settings, checkpoints))
+
+
+def _check(settings: ExperimentSettings, trainer: Mapping[str, Any]) -> None:
+    if trainer.get("logger"):
+        raise ConfigError("trainer.logger: exp_manager makes the loggers; set trainer.logger=false")
+    if trainer.get("enable_checkpointing") and settings.create_checkpoint_callback:
+        raise ConfigError(
+            "trainer.enable_checkpointing: exp_manager writes the checkpoints; set it to false here, or set "
+            "exp_manager.create_checkpoint_callback=false"
+        )
+    if "log_dir" in settings.summary_writer_kwargs:
+        raise ConfigError("exp_manager.summary_writer_kwargs.log_dir: set exp_manager.exp_dir instead")
+    for path in settings.files_to_copy:
+        if not Path(path).is_file():
+            raise ConfigError(f"exp_manager.files_to_copy: {path!r} is not a file")
+    if settings.create_wandb_logger:
+        _check_wandb(settings.wandb_logger_kwargs)
+
+
+def _run_folder(settings: ExperimentSettings, name: str) -> Path:
+    """`exp_dir/name/version`; a run that may be continued has no version, so that its next start finds it."""
+    if settings.explicit_log_dir:
+        return Path(settings.explicit_log_dir).absolute()
+    base = Path(settings.exp_dir or DEFAULT_FOLDER).absolute() / name
+    if settings.version:
+        return base / str(settings.version)
+    if settings.resume_if_exists:
+        return base
+    if settings.use_datetime_version:
+        return base / time.strftime("%Y-%m-%d_%H-%M-%S")
+    taken = [int(path.name[8:]) for path in base.glob("version_*") if path.name[8:].isdigit()]
+    return base / f"version_{max(taken, default=-1) + 1}"
+
+
+def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Path | None:
+    """The last checkpoint of this folder, if runs continue; else the one named explicitly; else None."""
+    named = Path(settings.resume_from_checkpoint) if settings.resume_from_checkpoint else None
+    if named is not None and not named.is_file():
+        raise ConfigError(f"exp_manager.resume_from_checkpoint: {str(named)!r} is not a file")
+    if not settings.resume_if_exists:
+        return named
+    last = newest_last_checkpoint(checkpoints)
+    if last is None and named is None and not settings.resume_ignore_no_checkpoint:
+        raise ConfigError(
+            f"exp_manager.resume_if_exists: there is no *-last.ckpt in {checkpoints}; to start from scratch, set "
+            "exp_manager.resume_ignore_no_checkpoint=true"
+        )
+    return last or named
+
+
+def _check_wandb(arguments: Mapping[str, Any]) -> None:
+    if not arguments.get("name") or not arguments.get("project"):
+        raise ConfigError("exp_manager.wandb_logger_kwargs: set its name and its project")
+    try:
+        metadata.version("wandb")
+    except metadata.PackageNotFoundError:
+        raise ConfigError("exp_manager.create_wandb_logger: wandb is not installed; pip install wandb") from None
+
+
+def _wandb_logger(arguments: Mapping[str, Any], folder: Path) -> Logger:
+    from lightning.pytorch.loggers import WandbLogger  # wandb is an extra
+
+    return WandbLogger(
+        **{"save_dir": folder, **{name: value for name, value in arguments.items() if value is not None}}
+    )
+
+
+def _set_earlier_files_aside(folder: Path) -> None:
+    """What an earlier start of the same run wrote moves to `run_N`, as in NeMo; event files stay for TensorBoard."""
+    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith("events.out.tfevents")]
+    if files:
+        aside = folder / f"run_{len(list(folder.glob('run_*')))}"
+        aside.mkdir()
+        for path in files:
+            path.replace(aside / path.name)
+
+
+def _environment() -> dict[str, Any]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+            continue
+    return {"command": sys.argv, "python": sys.version.split()[0], "platform": platform.platform(), **versions}

@@ -1,0 +1,112 @@
+"""The state of a run while it trains: one bar over all steps on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
+_LINE_SECONDS = 15.0
+
+
+class TrainingProgress(Callback):
+    """Steps done, training loss, learning rate, validation loss, speed. ASCII where the output is not UTF-8."""
+
+    def __init__(self, interactive: bool | None = None) -> None:
+        self.interactive = sys.stdout.isatty() if interactive is None else interactive
+        self._bar: Progress | None = None
+        self._task = TaskID(0)
+        self._shown_at = 0.0
+        self._first_step = 0
+        self._started_at = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._first_step, self._started_at = trainer.global_step, time.monotonic()
+        self._shown_at = self._started_at
+        if not trainer.is_global_zero or not self.interactive:
+            return
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=Console(),
+            refresh_per_second=5,
+        )
+        self._task = self._bar.add_task(
+            "train", total=steps_to_train(trainer), completed=trainer.global_step, state=_state(trainer)
+        )
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        seconds = _REFRESH_SECONDS if self.interactive else _LINE_SECONDS
+        first = trainer.global_step == self._first_step + 1
+        if first or time.monotonic() - self._shown_at >= seconds:
+            self._show(trainer, "train")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description="validate", refresh=True)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._show(trainer, "train")
+            if self._bar is not None and "val_loss" in trainer.callback_metrics:
+                self._bar.console.print(_state(trainer), highlight=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._bar is not None:
+            self._show(trainer, "train")
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _show(self, trainer: Trainer, doing: str) -> None:
+        self._shown_at = time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        state = f"{_state(trainer)}  {self._speed(trainer)}"
+        if self._bar is not None:
+            self._bar.update(self._task, description=doing, completed=trainer.global_step, state=state)
+        elif not self.interactive:
+            print(state, flush=True)
+
+    def _speed(self, trainer: Trainer) -> str:
+        steps = trainer.global_step - self._first_step
+        return f"{steps / max(time.monotonic() - self._started_at, 1e-9):.2f} steps/s"
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def steps_to_train(trainer: Trainer) -> int | None:
+    """Optimiser steps until the run ends, as far as the configuration says; None if it goes on until stopped."""
+    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs and trainer.max_epochs > 0 and isinstance(trainer.num_training_batches, int):
+        steps_in_epoch = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
+        limits.append(steps_in_epoch * trainer.max_epochs)
+    return min(limits, default=None)
+
+
+def _state(trainer: Trainer) -> str:
+    total = steps_to_train(trainer)
+    parts = [f"step {trainer.global_step}" + (f"/{total}" if total else "")]
+    metrics = trainer.callback_metrics
+    if "train_loss" in metrics:
+        parts.append(f"train_loss {float(metrics['train_loss']):.3f}")
+    if "val_loss" in metrics:
+        parts.append(f"val_loss {float(metrics['val_loss']):.3f}")
+    if trainer.optimizers:
+        parts.append(f"lr {trainer.optimizers[0].param_groups[0]['lr']:.2e}")
+    return "  ".join(parts)

@@ -1,0 +1,141 @@
+"""One training run, from its configuration to its last checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from omegaconf import DictConfig, OmegaConf
+
+from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.training.checkpoints import SafeCheckpointIO
+from nest_ssl.training.config import load_config, parse_command_line
+from nest_ssl.training.console import announce, conclude, messages
+from nest_ssl.training.experiment import Experiment, plan_experiment
+from nest_ssl.training.platform import GLOO_DDP, Machine, adjust, apply, describe
+from nest_ssl.training.progress import TrainingProgress
+from nest_ssl.training.timing import ValidationSchedule
+
+_log = logging.getLogger(__name__)
+_INTERRUPTED, _TERMINATED = 130, 143  # what shells report for Ctrl-C and for SIGTERM
+
+
+def main(argv: Sequence[str] | None = None, config_dir: Path = Path("config"), program: str = "train.py") -> int:
+    """Train as the command line says; the exit code. What is wrong with the input is one line on standard error."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        command = parse_command_line(argv, config_dir, program)
+        cfg = load_config(command)
+        if command.show:
+            print(OmegaConf.to_yaml(cfg))
+            return 0
+        with messages():
+            train(cfg, command=[program, *argv])
+    except NestError as error:
+        return _fail(_last_line(error))
+    except MisconfigurationException as error:
+        return _fail(f"trainer: {' '.join(str(error).split())}")
+    except SIGTERMException:
+        return _TERMINATED
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    return 0
+
+
+def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Sequence[str] = ("train.py",)) -> None:
+    """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
+    adjustments = adjust(cfg, Machine.here())
+    apply(cfg, adjustments)
+    for line in describe(adjustments):
+        _log.info("adjusted %s", line)
+    experiment = _experiment(cfg)
+    _seed(cfg.get("seed"))
+    clock = _Clock()
+    trainer = _trainer(cfg, experiment, [clock, *callbacks])
+    model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
+    model.maybe_init_from_pretrained_checkpoint(cfg)
+    resume_from = experiment.resume_from if experiment else None
+    announce(trainer, model, resume_from)
+    try:
+        trainer.fit(model, ckpt_path=resume_from)
+    except SIGTERMException:
+        _log.info("told to terminate at step %d", trainer.global_step)
+        raise
+    except SystemExit:  # Lightning's own end of a run on Ctrl-C
+        _log.info("interrupted at step %d", trainer.global_step)
+        raise KeyboardInterrupt from None
+    finally:
+        if experiment is not None and not isinstance(sys.exc_info()[1], Exception):
+            conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
+
+
+class _Clock(Callback):
+    """Remembers when and at which step training began."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._started_at = time.monotonic()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._step, self._started_at = trainer.global_step, time.monotonic()
+
+    def first_step(self, trainer: pl.Trainer) -> int:
+        return trainer.global_step if self._step is None else self._step
+
+    def minutes(self) -> float:
+        return (time.monotonic() - self._started_at) / 60
+
+
+def _experiment(cfg: DictConfig) -> Experiment | None:
+    """The run's folder; none without an `exp_manager` node or in a trial run, as in NeMo."""
+    if cfg.get("exp_manager") is None or cfg.get("trainer", {}).get("fast_dev_run"):
+        return None
+    return plan_experiment(OmegaConf.to_container(cfg.exp_manager), cfg.get("trainer") or {})  # type: ignore[arg-type]
+
+
+def _seed(seed: Any) -> None:
+    if seed is None:
+        return
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise ConfigError(f"seed: {seed!r} is not a whole number")
+    pl.seed_everything(seed, verbose=False)
+
+
+def _trainer(cfg: DictConfig, experiment: Experiment | None, callbacks: Sequence[Callback]) -> pl.Trainer:
+    arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
+    arguments["strategy"] = arguments.get("strategy") or "auto"
+    arguments.setdefault("enable_model_summary", False)
+    every: list[Callback] = [ValidationSchedule(), *callbacks]
+    if arguments.get("enable_progress_bar", True):
+        every.append(TrainingProgress())
+    arguments["enable_progress_bar"] = False  # Lightning's own, which starts again with every epoch
+    if GLOO_DDP not in StrategyRegistry:
+        StrategyRegistry.register(GLOO_DDP, DDPStrategy, "DDP over gloo", process_group_backend="gloo")
+    try:
+        if experiment is not None:
+            every.extend(experiment.callbacks(cfg))
+            arguments["logger"] = False
+            arguments["enable_checkpointing"] = experiment.settings.create_checkpoint_callback
+        return pl.Trainer(**arguments, callbacks=every, plugins=[SafeCheckpointIO()])
+    except (MisconfigurationException, ValueError, TypeError) as error:
+        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
+
+
+def _last_line(error: NestError) -> str:
+    """The message itself, also of an error that a loader process wrapped into its traceback."""
+    line = str(error).strip().splitlines()[-1]
+    return line.removeprefix(f"{type(error).__module__}.{type(error).__name__}: ")
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 1

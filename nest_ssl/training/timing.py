@@ -1,0 +1,71 @@
+"""Clocks: how long a step takes, when a validation is due, when the run must end."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
+from torch.utils.data import IterableDataset
+
+_log = logging.getLogger(__name__)
+
+
+class StepTiming(Callback):
+    """Logs the seconds of each training step under NeMo's name, data loading not included."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        pl_module.log("train_step_timing in s", time.perf_counter() - self._start, on_step=True, batch_size=1)
+
+
+class RunTimer(Timer):
+    """`max_time_per_run`: ends this run after a time; a resumed one starts its clock anew."""
+
+    def __init__(self, duration: str) -> None:
+        super().__init__(duration, verbose=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        return
+
+
+class ValidationSchedule(Callback):
+    """Counts `val_check_interval` across epochs where an epoch has fewer steps, which Lightning refuses."""
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        interval = trainer.val_check_interval
+        if not isinstance(interval, int) or trainer.check_val_every_n_epoch is None or not trainer.limit_val_batches:
+            return
+        batches = _batches_in_epoch(pl_module.train_dataloader(), trainer)
+        if batches is not None and interval > batches:
+            trainer.check_val_every_n_epoch = None
+            _log.info("validation every %d steps, counted across epochs (an epoch has %d)", interval, batches)
+
+
+def _batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:
+    """Training batches that one process sees in an epoch; None for a stream of unknown length."""
+    try:
+        batches = len(loader)
+    except TypeError:
+        return None
+    shared = trainer.world_size > 1 and not isinstance(loader.dataset, IterableDataset)
+    if shared and loader.batch_size is not None:  # Lightning will give each process its part
+        part = math.ceil(len(loader.dataset) / trainer.world_size) / loader.batch_size
+        batches = math.floor(part) if loader.drop_last else math.ceil(part)
+    limit = trainer.limit_train_batches
+    if limit is None:
+        return batches
+    return min(batches, limit) if isinstance(limit, int) else int(batches * limit)

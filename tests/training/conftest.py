@@ -1,0 +1,61 @@
+"""A model that trains in milliseconds, to see what surrounds the training of any model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+
+class Regression(pl.LightningModule):
+    """One linear layer; the validation losses that it reports are given, in order."""
+
+    def __init__(self, val_losses: Sequence[float] = (), samples: int = 6) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.val_losses = list(val_losses)
+        self.samples = samples
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
+        loss = self.layer(batch).square().mean()
+        self.log_dict({"train_loss": loss.detach(), "learning_rate": 0.1}, on_step=True)
+        return loss
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        return
+
+    def on_validation_epoch_end(self) -> None:
+        if self.val_losses:
+            self.log("val_loss", self.val_losses.pop(0))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def train_dataloader(self) -> DataLoader:
+        return DataLoader(torch.ones(self.samples, 2), batch_size=1)  # type: ignore[arg-type]
+
+    def val_dataloader(self) -> DataLoader:
+        return DataLoader(torch.ones(1, 2))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def fit() -> Callable[..., pl.Trainer]:
+    """Train a model on the CPU, quietly; the trainer."""
+
+    def fit(model: pl.LightningModule, ckpt_path: Any = None, **arguments: Any) -> pl.Trainer:
+        quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        trainer = pl.Trainer(**{"enable_checkpointing": False, "num_sanity_val_steps": 0, **quiet, **arguments})
+        trainer.fit(model, ckpt_path=ckpt_path)
+        return trainer
+
+    return fit
+
+
+@pytest.fixture
+def regression() -> type[Regression]:
+    return Regression

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nest_ssl.errors import ConfigError
+from nest_ssl.training.experiment import Experiment, plan_experiment
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def plan(trainer: dict[str, Any] | None = None, **node: Any) -> Experiment:
+    return plan_experiment(node, trainer or {})
+
+
+def checkpoint(folder: Path, name: str, age: int = 0) -> Path:
+    path = folder / "checkpoints" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    os.utime(path, (1e9 - age, 1e9 - age))
+    return path
+
+
+def test_a_run_that_may_be_continued_has_no_version_folder(tmp_path: Path) -> None:
+    experiment = plan(name="NEST", resume_if_exists=True, resume_ignore_no_checkpoint=True)
+    assert experiment.folder == tmp_path / "nest_experiments" / "NEST"
+
+
+def test_other_runs_are_told_apart_by_date_and_time(tmp_path: Path) -> None:
+    folder = plan(name="NEST", exp_dir="runs").folder
+    assert folder.parent == tmp_path / "runs" / "NEST"
+    assert len(folder.name) == len("2025-01-31_23-59-59")
+
+
+def test_or_by_a_number(tmp_path: Path) -> None:
+    (tmp_path / "nest_experiments" / "default" / "version_7").mkdir(parents=True)
+    assert plan(use_datetime_version=False).folder.name == "version_8"
+
+
+def test_or_by_a_version_of_ones_own_which_can_be_continued_too(tmp_path: Path) -> None:
+    last = checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
+    experiment = plan(name="NEST", version=3, resume_if_exists=True)
+    assert experiment.folder.name == "3"
+    assert experiment.resume_from == last
+
+
+def test_an_explicit_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+    assert plan(name="NEST", explicit_log_dir="here").folder == tmp_path / "here"
+
+
+def test_planning_writes_nothing(tmp_path: Path) -> None:
+    plan(name="NEST")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_newest_last_checkpoint_is_continued_when_a_killed_run_left_two(tmp_path: Path) -> None:
+    folder = tmp_path / "nest_experiments" / "NEST"
+    checkpoint(folder, "NEST--val_loss=5.1-step=900-last.ckpt", age=60)
+    newest = checkpoint(folder, "NEST--val_loss=5.0-step=1000-last.ckpt")
+    checkpoint(folder, "NEST--val_loss=4.9-step=1000.ckpt")
+    assert plan(name="NEST", resume_if_exists=True).resume_from == newest
+
+
+def test_a_run_without_resume_if_exists_starts_anew(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
+    assert plan(name="NEST", version=3).resume_from is None
+
+
+def test_a_named_checkpoint_is_continued_unless_the_folder_has_a_later_one(tmp_path: Path) -> None:
+    named = checkpoint(tmp_path / "elsewhere", "some.ckpt")
+    node = {"name": "NEST", "resume_if_exists": True, "resume_from_checkpoint": str(named)}
+    assert plan(**node).resume_from == named
+    last = checkpoint(tmp_path / "nest_experiments" / "NEST", "NEST--step=5-last.ckpt")
+    assert plan(**node).resume_from == last
+
+
+@pytest.mark.parametrize(
+    ("trainer", "node", "message"),
+    [
+        ({"logger": True}, {}, r"trainer.logger: exp_manager makes the loggers; set trainer.logger=false"),
+        ({"enable_checkpointing": True}, {}, r"trainer.enable_checkpointing: exp_manager writes the checkpoints"),
+        ({}, {"resume_if_exists": True}, r"exp_manager.resume_if_exists: there is no \*-last.ckpt in .*NEST"),
+        ({}, {"resume_from_checkpoint": "no.ckpt"}, r"exp_manager.resume_from_checkpoint: 'no.ckpt' is not a file"),
+        ({}, {"files_to_copy": ["no.txt"]}, r"exp_manager.files_to_copy: 'no.txt' is not a file"),
+        ({}, {"create_wandb_logger": True}, r"exp_manager.wandb_logger_kwargs: set its name and its project"),
+        ({}, {"summary_writer_kwargs": {"log_dir": "x"}}, r"exp_manager.summary_writer_kwargs.log_dir"),
+    ],
+)
+def test_what_cannot_work_is_refused(trainer: dict, node: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(trainer, name="NEST", **node)
+
+
+def test_wandb_is_asked_for_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from importlib import metadata
+
+    def version(package: str) -> str:
+        raise metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(
+        ConfigError, match=r"exp_manager.create_wandb_logger: wandb is not installed; pip install wandb"
+    ):
+        plan(create_wandb_logger=True, wandb_logger_kwargs={"name": "a", "project": "b"})
+
+
+def test_checkpoints_of_the_trainers_own_are_allowed_without_exp_managers() -> None:
+    plan({"enable_checkpointing": True}, create_checkpoint_callback=False)
