@@ -1,0 +1,55 @@
+"""A second corpus for the parity suite: the audio files and manifest lines that the dummy corpus does not have."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+
+# name, rate, channels, sub-type, seconds: every file has to become 16 kHz mono of at least one second
+FILES = (
+    ("plain.wav", 16000, 1, "PCM_16", 3.1),
+    ("telephone.wav", 8000, 1, "PCM_16", 2.7),
+    ("studio.flac", 44100, 1, "PCM_24", 2.3),
+    ("float.wav", 22050, 1, "FLOAT", 3.3),
+    ("stereo.wav", 48000, 2, "PCM_16", 2.9),
+    ("wide.wav", 16000, 2, "PCM_32", 3.7),
+    ("short.wav", 16000, 1, "PCM_16", 0.4),
+    ("long.wav", 16000, 1, "PCM_16", 9.0),
+)
+
+
+def make_mixed_corpus(folder: Path) -> None:
+    """Files of many rates, depths and channel counts, and manifest lines that use every optional field."""
+    folder.mkdir(parents=True, exist_ok=True)
+    generator = np.random.default_rng(7)
+    lines: list[dict[str, Any]] = []
+    for name, rate, channels, subtype, seconds in FILES:
+        samples = _tone(generator, rate, channels, seconds)
+        soundfile.write(folder / name, samples, rate, subtype=subtype)
+        lines.append({"audio_filepath": name, "duration": len(samples) / rate, "lang": "en"})
+    lines.append({"audio_filename": "long.wav", "duration": 2.5, "offset": 1.25})
+    lines.append({"audio_filepath": "long.wav", "duration": 3.0, "offset": 5.5, "orig_sample_rate": 16000})
+    _write(folder / "train_manifest.json", lines * 2)
+    _write(folder / "more_manifest.json", lines[:4] * 2)
+    noises = []
+    for name, rate, seconds in (("hiss.wav", 16000, 12.0), ("hum.wav", 8000, 6.0), ("click.wav", 16000, 0.7)):
+        soundfile.write(folder / name, 0.1 * generator.standard_normal(int(rate * seconds)), rate)
+        noises.append({"audio_filepath": str(folder / name), "duration": seconds})
+    _write(folder / "noise_manifest.json", noises)
+
+
+def _tone(generator: np.random.Generator, rate: int, channels: int, seconds: float) -> np.ndarray:
+    """A gliding harmonic sound between two stretches of near silence, so that trimming has something to do."""
+    time = np.arange(int(rate * seconds)) / rate
+    phase = 2 * np.pi * np.cumsum(generator.uniform(90, 250) * (1 + 0.2 * np.sin(5 * time))) / rate
+    voice = sum(np.sin(k * phase) / k for k in range(1, 12)) * ((time > 0.15 * seconds) & (time < 0.8 * seconds))
+    samples = 0.1 * voice[:, None] + 1e-4 * generator.standard_normal((len(time), channels))
+    return samples.astype(np.float32)
+
+
+def _write(path: Path, lines: list[dict[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
