@@ -163,14 +163,21 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         """`val_loss` is the mean over the batches of the set that `val_dl_idx` names, by default the first."""
         chosen = self.settings["validation_ds"].get("val_dl_idx", 0)
         for index, losses in enumerate(self._validation_losses):
-            if not losses:
+            mean = self._mean_over_processes(losses)
+            if mean is None:
                 _log.warning("validation set %d had no masked frame, so there is no loss of it", index)
                 continue
-            mean = torch.stack(losses).mean()
             if index == chosen:
-                self.log("val_loss", mean, prog_bar=True, sync_dist=True)
+                self.log("val_loss", mean, prog_bar=True)
             if len(self._validation_losses) > 1:
-                self.log(f"{self._validation_names[index]}val_loss", mean, sync_dist=True)
+                self.log(f"{self._validation_names[index]}val_loss", mean)
+
+    def _mean_over_processes(self, losses: list[Tensor]) -> Tensor | None:
+        """The mean of what all processes found; every one takes part, also one that found nothing."""
+        total = torch.stack(losses).sum() if losses else torch.zeros((), device=self.device)
+        together = torch.stack((total, total.new_tensor(len(losses))))
+        total, count = self.trainer.strategy.reduce(together, reduce_op="sum")
+        return total / count if count else None
 
     def setup(self, stage: str) -> None:
         """Lightning's hook, in every process once its rank is known: make the data loaders."""
