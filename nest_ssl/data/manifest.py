@@ -119,12 +119,12 @@ def load_manifest(
             else:
                 manifest.add(path, duration, offset, line_number)
         manifest.end_file(file)
-    dropped = f"dropped {too_short} shorter than {shortest:g} s, {too_long} longer than {longest:g} s"
     where = ", ".join(paths)
+    dropped = f"dropped {too_short} shorter than {shortest:g} s, {too_long} longer than {longest:g} s"
+    filtered = too_short or too_long
     if not len(manifest):
-        reason = dropped if too_short or too_long else "has no entries"
-        raise ManifestError(f"{key}: {where}: nothing to read: {reason}")
-    log.info("%s: kept %d entries, %.2f hours; %s", where, len(manifest), manifest.hours, dropped)
+        raise ManifestError(f"{key}: {where}: nothing to read: {dropped if filtered else 'has no entries'}")
+    log.info("%s: %d entries, %.2f hours%s", where, len(manifest), manifest.hours, f"; {dropped}" if filtered else "")
     return manifest
 
 
