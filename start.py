@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import time
 from collections import deque
@@ -224,14 +225,21 @@ def indented(lines: Iterable[str]) -> str:
 
 
 def run(python: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> int:
-    """Run a program of the project to its end; on Ctrl-C, which it receives as well, wait until it has finished."""
+    """Run a program of the project to its end, and its exit code.
+
+    Ctrl-C reaches the program as well, and a termination is handed on: either way it ends by itself, and we wait.
+    """
     with subprocess.Popen([str(python), *arguments], cwd=ROOT, env={**os.environ, **(environment or {})}) as process:
-        while True:
-            try:
-                code = process.wait()
-            except KeyboardInterrupt:
-                continue
-            return code if code >= 0 else 128 - code
+        previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        try:
+            while True:
+                try:
+                    code = process.wait()
+                except KeyboardInterrupt:
+                    continue
+                return code if code >= 0 else 128 - code
+        finally:
+            signal.signal(signal.SIGTERM, previous)
 
 
 def set_up(*extras: str) -> Path:

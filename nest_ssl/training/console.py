@@ -109,7 +109,7 @@ def _quoted(words: Sequence[str]) -> str:
 def _short(count: int) -> str:
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
-            return f"{count / unit:.3g} {name}"
+            return f"{count / unit:.4g} {name}"
     return str(count)
 
 

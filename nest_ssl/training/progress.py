@@ -8,7 +8,7 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
@@ -22,6 +22,7 @@ class TrainingProgress(Callback):
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._shown_at = 0.0
+        self._shown_step = -1
         self._first_step = 0
         self._started_at = 0.0
 
@@ -32,15 +33,15 @@ class TrainingProgress(Callback):
             return
         self._bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=None),  # what the line leaves over
             TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=Console(),
+            expand=True,
             refresh_per_second=5,
         )
         self._task = self._bar.add_task(
-            "train", total=steps_to_train(trainer), completed=trainer.global_step, state=_state(trainer)
+            "train", total=steps_to_train(trainer), completed=trainer.global_step, state=_short_state(trainer)
         )
         self._bar.start()
 
@@ -59,11 +60,11 @@ class TrainingProgress(Callback):
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
             self._show(trainer, "train")
-            if self._bar is not None and "val_loss" in trainer.callback_metrics:
+            if self._bar is not None:
                 self._bar.console.print(_state(trainer), highlight=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._bar is not None:
+        if self._shown_step != trainer.global_step:
             self._show(trainer, "train")
         self._stop()
 
@@ -71,18 +72,15 @@ class TrainingProgress(Callback):
         self._stop()
 
     def _show(self, trainer: Trainer, doing: str) -> None:
-        self._shown_at = time.monotonic()
+        self._shown_at, self._shown_step = time.monotonic(), trainer.global_step
         if not trainer.is_global_zero:
             return
-        state = f"{_state(trainer)}  {self._speed(trainer)}"
+        speed = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
         if self._bar is not None:
+            state = f"{_short_state(trainer)} {speed:.1f}/s"
             self._bar.update(self._task, description=doing, completed=trainer.global_step, state=state)
         elif not self.interactive:
-            print(state, flush=True)
-
-    def _speed(self, trainer: Trainer) -> str:
-        steps = trainer.global_step - self._first_step
-        return f"{steps / max(time.monotonic() - self._started_at, 1e-9):.2f} steps/s"
+            print(f"{_state(trainer)}  {speed:.2f} steps/s", flush=True)
 
     def _stop(self) -> None:
         if self._bar is not None:
@@ -110,3 +108,9 @@ def _state(trainer: Trainer) -> str:
     if trainer.optimizers:
         parts.append(f"lr {trainer.optimizers[0].param_groups[0]['lr']:.2e}")
     return "  ".join(parts)
+
+
+def _short_state(trainer: Trainer) -> str:
+    """The same in few words, so that a bar fits beside it on 80 columns."""
+    words = _state(trainer).replace("step ", "").replace("train_loss", "loss").replace("val_loss", "val")
+    return " ".join(words.split())

@@ -101,7 +101,8 @@ def _difference(theirs: Any, ours: Any) -> str | None:
         if theirs["shape"] != ours["shape"]:
             return f"theirs {_describe(theirs)}, ours {_describe(ours)}"
         return _tensor_difference(theirs["sample"], ours["sample"], theirs["sha256"] == ours["sha256"])
-    return None if theirs == ours else f"theirs {theirs!r}, ours {ours!r}"
+    both_nan = isinstance(theirs, float) and math.isnan(theirs) and math.isnan(ours)
+    return None if theirs == ours or both_nan else f"theirs {theirs!r}, ours {ours!r}"
 
 
 def _tensor_difference(theirs: Tensor, ours: Tensor, equal: bool) -> str | None:

@@ -12,23 +12,25 @@ import pytest
 
 from nest_ssl.data.dummy import make_dummy_corpus
 from tests.parity.corpora import make_mixed_corpus
-from tests.parity.variants import AGAIN, SEED, VARIANTS
+from tests.parity.variants import AGAIN, CONFIG, ROOT, SEED, VARIANTS
 
-ROOT = Path(__file__).resolve().parents[2]
 RECORD = Path(__file__).with_name("record.py")
-THREADS = {
-    "OMP_NUM_THREADS": "2",
-    "OMP_WAIT_POLICY": "PASSIVE",
-}  # the same sums everywhere, and no spinning on a busy machine
-CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
+# the same order of sums on both sides, and no spinning, which on a busy machine costs more than the training
+THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 @pytest.fixture(scope="session")
-def recordings(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of recordings of each implementation."""
-    nemo = os.environ.get("NEST_NEMO_PYTHON")
-    if not nemo:
+def nemo() -> str:
+    """The interpreter that has NeMo."""
+    python = os.environ.get("NEST_NEMO_PYTHON")
+    if not python:
         raise pytest.UsageError("NEST_NEMO_PYTHON names no interpreter with NeMo: use `python start.py parity`")
+    return python
+
+
+@pytest.fixture(scope="session")
+def recordings(request: pytest.FixtureRequest, nemo: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of recordings of each implementation."""
     folder = tmp_path_factory.mktemp("parity")
     plan = folder / "plan.json"
     plan.write_text(json.dumps(_plan(request.session, folder)), encoding="utf-8")

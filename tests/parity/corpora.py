@@ -40,6 +40,11 @@ def make_mixed_corpus(folder: Path) -> None:
         soundfile.write(folder / name, 0.1 * generator.standard_normal(int(rate * seconds)), rate)
         noises.append({"audio_filepath": str(folder / name), "duration": seconds})
     _write(folder / "noise_manifest.json", noises)
+    silent = []
+    for name, seconds in (("silence.wav", 1.5), ("long_silence.wav", 7.0)):
+        soundfile.write(folder / name, np.zeros(int(16000 * seconds)), 16000)
+        silent.append({"audio_filepath": str(folder / name), "duration": seconds})
+    _write(folder / "silent_manifest.json", silent)
 
 
 def _tone(generator: np.random.Generator, rate: int, channels: int, seconds: float) -> np.ndarray:

@@ -66,11 +66,14 @@ def keep(tensor: Tensor) -> Tensor | dict[str, Any]:
 class Recorder(pl.Callback):
     """Writes down each batch, what the model made of it, and the step that the optimiser took."""
 
-    def __init__(self, model: pl.LightningModule) -> None:
+    def __init__(self) -> None:
         self.steps: list[dict[str, Any]] = []
         self.validations: list[dict[str, float]] = []
         self._recorded_gradients = False
         self._outputs: tuple[Tensor, ...] = ()
+
+    def listen(self, model: pl.LightningModule) -> None:
+        """Keep what the model's forward returns."""
         forward = model.forward
 
         def recording_forward(*args: Any, **kwargs: Any) -> Any:
@@ -137,11 +140,11 @@ def record(build: type[pl.LightningModule], cfg: DictConfig, steps: int, seed: i
     if "limit_val_batches" not in chosen:
         chosen.pop("val_check_interval", None)
     pl.seed_everything(seed, verbose=False)
-    trainer = pl.Trainer(**{**TRAINER, **chosen, "max_steps": steps})
+    recorder = Recorder()
+    trainer = pl.Trainer(**{**TRAINER, **chosen, "max_steps": steps}, callbacks=[recorder])
     model = build(cfg=cfg.model, trainer=trainer)
     initial = {name: keep(value) for name, value in model.state_dict().items()}
-    recorder = Recorder(model)
-    trainer.callbacks.append(recorder)
+    recorder.listen(model)
     trainer.fit(model)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),

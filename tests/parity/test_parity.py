@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def _compared(recordings: dict[str, Path], name: str) -> Comparison:
 def test_training_is_bit_identical_to_nemo(variant: str, recordings: dict[str, Path]) -> None:
     result = _compared(recordings, variant)
     assert not result.differences, "\n".join([result.summary(), *result.differences[:SHOWN]])
+    assert all(math.isfinite(step["loss"]) for step in load(recordings["nest_ssl"] / f"{variant}.pt")["steps"])
     assert result.losses, "no batch had a masked frame: the variant proves nothing"
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
 SEED = 1234
 AGAIN = "@again"  # ends the name under which the first variant is recorded once more, after all others
 CORPUS = (
@@ -43,7 +45,6 @@ MIXED = (
     "model.train_ds.max_duration=20",
     "model.masking.mask_prob=0.1",
 )
-NO_SCHEDULER_DEFAULTS = ("~model.optim.sched.d_model", "~model.optim.sched.warmup_ratio")
 
 
 @dataclass(frozen=True)
@@ -92,15 +93,40 @@ def _concat(technique: str, *changes: str) -> Variant:
     )
 
 
-def _reduced(reduction: str, position: int) -> Variant:
-    """Time reduced by 2 in the encoder: targets and loss must combine 16 feature frames in place of 8."""
+def _reduced(reduction: str, position: int, factor: int = 2) -> Variant:
+    """Time reduced further in the encoder: targets and loss must combine as many more feature frames."""
     return tiny(
         f"model.encoder.reduction={reduction}",
         f"model.encoder.reduction_position={position}",
-        "model.encoder.reduction_factor=2",
-        "model.quantizer.combine_time_steps=16",
-        "model.loss.combine_time_steps=16",
+        f"model.encoder.reduction_factor={factor}",
+        f"model.quantizer.combine_time_steps={8 * factor}",
+        f"model.loss.combine_time_steps={8 * factor}",
+        f"model.preprocessor.pad_to={8 * factor}",
         "model.masking.mask_prob=0.06",
+    )
+
+
+def _optimizer(name: str, **options: object) -> Variant:
+    """An optimiser by itself: no schedule, none of AdamW's options."""
+    return tiny(
+        "model.train_ds.noise_manifest=null",
+        "~model.optim",
+        f"model.optim.name={name}",
+        "model.optim.lr=0.01",
+        *(f"model.optim.{option}={value}" for option, value in options.items()),
+        steps=3,
+    )
+
+
+def _schedule(name: str, **options: object) -> Variant:
+    """A schedule over a run of six steps, which AdamW takes."""
+    return tiny(
+        "model.train_ds.noise_manifest=null",
+        "~model.optim.sched",
+        f"model.optim.sched.name={name}",
+        "model.optim.lr=0.01",
+        *(f"model.optim.sched.{option}={value}" for option, value in options.items()),
+        steps=6,
     )
 
 
@@ -128,6 +154,8 @@ ENCODER = {
     "striding": _encoder(subsampling="striding"),
     "striding_2": _encoder(subsampling="striding", subsampling_factor=2),
     "dw_striding_4": _encoder(subsampling_factor=4),
+    "dw_striding_16": _encoder(subsampling_factor=16),
+    "no_subsampling": _encoder(subsampling_factor=1),
     "stacking": _encoder(subsampling="stacking"),
     "stacking_norm": _encoder(subsampling="stacking_norm"),
     "conv_chunking": _encoder(subsampling_conv_chunking_factor=2),
@@ -138,6 +166,7 @@ ENCODER = {
         "model.encoder.att_context_size=[[16,8],[8,0]]", "model.encoder.att_context_probs=[0.5,0.5]", steps=4
     ),
     "chunked_limited": _encoder(att_context_style="chunked_limited", att_context_size="[16,7]"),
+    "chunked_limited_all_left": _encoder(att_context_style="chunked_limited", att_context_size="[-1,7]"),
     "layer_norm": _encoder(conv_norm_type="layer_norm"),
     "group_norm": _encoder(conv_norm_type="group_norm4"),
     "instance_norm": _encoder(conv_norm_type="instance_norm"),
@@ -151,6 +180,7 @@ ENCODER = {
     "kernel_5": _encoder(conv_kernel_size=5),
     "reduction_pooling_first": _reduced("pooling", 0),
     "reduction_pooling_last": _reduced("pooling", -1),
+    "reduction_pooling_4": _reduced("pooling", 0, factor=4),
     "reduction_striding_first": _reduced("striding", 0),
     "reduction_striding_last": _reduced("striding", -1),
     "stochastic_depth_linear": tiny(
@@ -210,6 +240,7 @@ DATA = {
     ),
     "speech_only_mixing": _augmentor(prob=1.0, noise_ratio=0.0),
     "trim_silence": tiny(*MIXED, "model.train_ds.trim_silence=true", steps=3),
+    "silent_noise": tiny("model.train_ds.noise_manifest={mixed}/silent_manifest.json"),
     "mixed_formats": tiny(*MIXED, steps=8),
     "manifests_by_comma": tiny(
         *MIXED, "model.train_ds.manifest_filepath='{mixed}/train_manifest.json,{mixed}/more_manifest.json'", steps=3
@@ -234,28 +265,51 @@ FEATURES = {
     "log_clamp": _features(log_zero_guard_type="clamp"),
     "highfreq_7600": _features(highfreq=7600),
     "no_dither": _features(dither=0.0),
+    "no_preemphasis": _features(preemph="null"),
+    "lowfreq_50": _features(lowfreq=50),
+    "window_20_ms": _features(window_size=0.02, n_fft="null"),
+    "frame_splicing": tiny(
+        "model.preprocessor.frame_splicing=2",
+        *(f"model.{part}.feat_in=160" for part in ("masking", "quantizer", "encoder")),
+    ),
+}
+
+OPTIMIZERS = {
+    "adam": _optimizer("adam", betas="[0.8,0.95]", eps=1e-6, amsgrad="true"),
+    "sgd": _optimizer("sgd", momentum=0.9, weight_decay=0.01, nesterov="true"),
+    "adadelta": _optimizer("adadelta"),
+    "adamax": _optimizer("adamax"),
+    "adagrad": _optimizer("adagrad"),
+    "rmsprop": _optimizer("rmsprop", alpha=0.9),
+    "rprop": _optimizer("rprop"),
+    "optimizer_by_target": tiny(
+        "~model.optim", "model.optim._target_=torch.optim.AdamW", "model.optim.lr=0.01", steps=3
+    ),
+    "parameter_groups": tiny("model.optim_param_groups={encoder: {lr: 0.02}, decoder: {weight_decay: 0.1}}", steps=3),
+}
+
+SCHEDULES = {
+    "noam_warmup_ratio": tiny("model.optim.sched.warmup_steps=null", "model.optim.sched.warmup_ratio=0.5", steps=4),
+    "noam_hold": _schedule("NoamHoldAnnealing", warmup_steps=2, hold_steps=2, decay_rate=0.6, min_lr=1e-4),
+    "cosine": _schedule("CosineAnnealing", warmup_steps=2, min_lr=1e-3),
+    "cosine_constant": _schedule("CosineAnnealing", warmup_steps=2, constant_steps=2, min_lr=1e-3),
+    "warmup": _schedule("WarmupPolicy", warmup_steps=3),
+    "warmup_hold": _schedule("WarmupHoldPolicy", warmup_steps=2, hold_steps=2, min_lr=1e-4),
+    "warmup_hold_ratio": _schedule("WarmupHoldPolicy", warmup_ratio=0.3, hold_ratio=0.3),
+    "warmup_annealing": _schedule("WarmupAnnealing", warmup_ratio=0.3),
+    "warmup_hold_linear": _schedule("WarmupHoldAnnealLinear", warmup_steps=2, hold_steps=1, min_lr=1e-4),
+    "warmup_hold_root": _schedule("WarmupHoldAnnealOneMinusSquareRoot", warmup_steps=2, hold_steps=1, min_lr=1e-4),
+    "square": _schedule("SquareAnnealing", warmup_steps=2),
+    "square_root": _schedule("SquareRootAnnealing", warmup_steps=2),
+    "inverse_square_root": _schedule("InverseSquareRootAnnealing", warmup_steps=2),
+    "polynomial": _schedule("PolynomialDecayAnnealing", warmup_steps=2, power=2.0, min_lr=1e-4),
+    "polynomial_hold": _schedule("PolynomialHoldDecayAnnealing", warmup_steps=2, hold_steps=1, power=2.0),
+    "step": _schedule("StepLR", step_size=2, gamma=0.5),
+    "exponential": _schedule("ExponentialLR", gamma=0.5),
+    "cyclic": _schedule("CyclicLR", base_lr=1e-3, max_lr=1e-2, step_size_up=2, cycle_momentum="false"),
 }
 
 TRAINING = {
-    "adam_cosine": tiny(
-        *NO_SCHEDULER_DEFAULTS,
-        "model.optim.name=adam",
-        "model.optim.lr=0.01",
-        "model.optim.sched.name=CosineAnnealing",
-        "model.optim.sched.warmup_steps=2",
-        steps=5,
-    ),
-    "sgd_warmup": tiny(
-        *NO_SCHEDULER_DEFAULTS,
-        "~model.optim.betas",
-        "model.optim.name=sgd",
-        "model.optim.lr=0.01",
-        "model.optim.sched.name=WarmupPolicy",
-        "model.optim.sched.warmup_steps=2",
-        steps=4,
-    ),
-    "noam_warmup_ratio": tiny("model.optim.sched.warmup_steps=null", "model.optim.sched.warmup_ratio=0.5", steps=4),
-    "no_scheduler": tiny("~model.optim.sched", "model.optim.lr=0.001", steps=3),
     "accumulate_and_clip": tiny("trainer.accumulate_grad_batches=2", "trainer.gradient_clip_val=0.5", steps=3),
     "two_validation_sets": tiny(
         "model.validation_ds.manifest_filepath=[{dummy}/val_manifest.json,{dummy}/train_manifest.json]",
@@ -267,4 +321,13 @@ TRAINING = {
     ),
 }
 
-VARIANTS: dict[str, Variant] = {**WHOLE_MODELS, **ENCODER, **TARGETS, **DATA, **FEATURES, **TRAINING}
+VARIANTS: dict[str, Variant] = {
+    **WHOLE_MODELS,
+    **ENCODER,
+    **TARGETS,
+    **DATA,
+    **FEATURES,
+    **OPTIMIZERS,
+    **SCHEDULES,
+    **TRAINING,
+}

@@ -90,15 +90,24 @@ def test_a_resumed_run_forgets_best_checkpoints_that_are_gone(fit: Any, regressi
     assert Path(resumed.best_model_path).name == "NEST--val_loss=2.000-step=6.ckpt"
 
 
-class Terminate(Callback):
+class RaiseAtStep(Callback):
+    def __init__(self, step: int, exception: BaseException) -> None:
+        self.step, self.exception = step, exception
+
     def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        if trainer.global_step == 3:
-            raise SIGTERMException
+        if trainer.global_step == self.step:
+            raise self.exception
+
+
+def test_the_last_follows_every_validation_also_without_improvement(fit: Any, regression: Any, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(fit, regression([1.0, 2.0]), tmp_path, RaiseAtStep(5, RuntimeError("power cut")))
+    assert files(tmp_path) == {"NEST--val_loss=1.000-step=2.ckpt", "NEST--val_loss=2.000-step=4-last.ckpt"}
 
 
 def test_a_run_that_is_told_to_end_saves_what_it_has(fit: Any, regression: Any, tmp_path: Path) -> None:
     with pytest.raises(SIGTERMException):
-        train(fit, regression([3.0, 1.0]), tmp_path, Terminate())
+        train(fit, regression([3.0, 1.0]), tmp_path, RaiseAtStep(3, SIGTERMException()))
     assert "NEST--val_loss=3.000-step=3-last.ckpt" in files(tmp_path)
 
 

@@ -1,0 +1,293 @@
+"""`python train.py ...` as users type it, on a model that trains in seconds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lightning.pytorch as pl
+import pytest
+import torch
+
+from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
+from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.training.config import CommandLine, load_config
+from nest_ssl.training.run import main
+
+ROOT = Path(__file__).parents[2]
+NEMO_CONFIG = ["--config-path", str(Path(__file__).parent / "data"), "--config-name", "nemo_nest_fast-conformer"]
+SMALL = [
+    "model.encoder.n_layers=1",
+    "model.encoder.d_model=32",
+    "model.encoder.n_heads=2",
+    "model.encoder.subsampling_conv_channels=8",
+    "model.num_classes=32",
+    "model.masking.mask_prob=0.05",
+    "model.optim.sched.warmup_steps=10",
+    "model.optim.lr=0.1",
+]
+NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
+    return make_dummy_corpus(tmp_path_factory.mktemp("run") / "data" / "dummy_ssl", train=8, val=2, noise=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A model this small gains nothing from more, and tests may share the machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def manifests(corpus: DummyCorpus) -> list[str]:
+    return [
+        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
+        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
+    ]
+
+
+@pytest.fixture
+def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Run the command in this process, from an empty folder; its exit code."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *argv: main([*SMALL, *argv], config_dir=ROOT / "config")
+
+
+def run_folder(tmp_path: Path) -> Path:
+    return tmp_path / "nest_experiments" / "SSL-NEST-FastConformer"
+
+
+def last_checkpoint(tmp_path: Path) -> dict:
+    (path,) = (run_folder(tmp_path) / "checkpoints").glob("*-last.ckpt")
+    return load_lightning_checkpoint(path)
+
+
+def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> None:
+    folder = corpus.train_manifest.parents[2]
+    command = [sys.executable, str(ROOT / "train.py"), *SMALL, "trainer.max_steps=2", "trainer.val_check_interval=2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.isascii()
+    lines = done.stdout.splitlines()
+    assert any(re.fullmatch(r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* steps/s", line) for line in lines)
+    written = {path.name for path in run_folder(folder).iterdir()}
+    assert {"config.yaml", "environment.json", "checkpoints"} <= written
+    assert any(name.startswith("events.out.tfevents") for name in written)
+    names = sorted(path.name for path in (run_folder(folder) / "checkpoints").iterdir())
+    pattern = r"SSL-NEST-FastConformer--val_loss=\d+\.\d{3}-step=2"
+    assert re.fullmatch(rf"{pattern}-last\.ckpt {pattern}\.ckpt SSL-NEST-FastConformer\.nemo", " ".join(names))
+    assert {path.name for path in folder.iterdir()} == {"data", "nest_experiments"}  # no outputs/, no .hydra
+    for label in (
+        "best checkpoint: ",
+        "last checkpoint: ",
+        "NeMo archive:    ",
+        "to see curves:   tensorboard --logdir ",
+    ):
+        (line,) = [line for line in lines if line.startswith(label)]
+        assert (folder / line.removeprefix(label)).exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["trainer.devices=-1", "trainer.max_steps=1"],
+        ["trainer.devices=-1", "trainer.max_steps=1", "trainer.val_check_interval=2500"],
+        ["trainer.devices=1", "trainer.max_steps=2", "trainer.val_check_interval=2", "trainer.strategy=auto"],
+        [
+            *("trainer.devices=1", "trainer.accelerator=cpu", "trainer.strategy=auto", "trainer.max_steps=2"),
+            *("trainer.val_check_interval=2", "model.train_ds.batch_size=2", "model.validation_ds.batch_size=2"),
+            *NO_WORKERS,
+        ],
+        [
+            *("trainer.devices=1", "trainer.accelerator=gpu", "trainer.max_epochs=1", "trainer.limit_train_batches=1"),
+            *("output_dir=./saved_nest_outputs", "seed=42", 'save_steps="0"', "--config-name", "nest_fast-conformer"),
+        ],
+        ["--config-path=config", "--config-name=nest_fast-conformer_fast", "trainer.max_steps=1"],
+        [
+            "--config-name=nest_fast-conformer_ddp_example",
+            "trainer.max_steps=1",
+            "model.train_ds.batch_size=2",
+            *NO_WORKERS,
+        ],
+        [*NEMO_CONFIG, "trainer.max_steps=1", "model.train_ds.batch_size=2", *NO_WORKERS],
+    ],
+    ids=lambda overrides: " ".join(overrides)[:60],
+)
+def test_the_commands_of_the_guides_train(
+    train: Callable[..., int], manifests: list[str], tmp_path: Path, overrides: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    assert train(*manifests, *overrides) == 0
+    assert capsys.readouterr().err == ""
+    assert last_checkpoint(tmp_path)["global_step"] >= 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_missing_gpu_is_one_clear_line(
+    train: Callable[..., int], manifests: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    arguments = ["trainer.devices=1", "trainer.accelerator=gpu", "trainer.strategy=auto", "trainer.max_steps=1"]
+    assert train(*manifests, *arguments) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "trainer.accelerator" in line]
+    assert lines[0] == "adjusted trainer.accelerator: gpu -> cpu (there is no GPU that PyTorch can use)"
+
+
+def test_the_same_command_continues_a_run(
+    train: Callable[..., int], manifests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    command = [*manifests, "seed=1", "trainer.val_check_interval=2", "trainer.max_steps"]
+    assert train(*command[:-1], "trainer.max_steps=2") == 0
+    before = last_checkpoint(tmp_path)
+    assert train(*command[:-1], "trainer.max_steps=5") == 0
+    output = capsys.readouterr().out
+    assert "resuming from " in output
+    assert "trained 3 steps" in output
+    after = last_checkpoint(tmp_path)
+    assert (before["global_step"], after["global_step"]) == (2, 5)
+    assert after["lr_schedulers"][0]["last_epoch"] == 5
+    steps = {state["step"].item() for state in after["optimizer_states"][0]["state"].values()}
+    assert steps == {5.0}  # Adam's moments were carried over, not begun again
+    assert (run_folder(tmp_path) / "run_0" / "config.yaml").is_file()
+    assert train(*command[:-1], "trainer.max_steps=5") == 0
+    assert "nothing left to train" in capsys.readouterr().out
+
+
+def test_a_run_without_a_name_to_continue_starts_from_weights_of_another(
+    train: Callable[..., int], manifests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert train(*manifests, "trainer.max_steps=1") == 0
+    archive = run_folder(tmp_path) / "checkpoints" / "SSL-NEST-FastConformer.nemo"
+    weights = load_nemo(archive).state_dict
+    assert weights.keys() == last_checkpoint(tmp_path)["state_dict"].keys()
+    again = [f"init_from_nemo_model={archive}", "exp_manager.name=second", "trainer.max_steps=1"]
+    assert train(*manifests, *again) == 0
+    assert f"initialised {len(weights)} of the model's {len(weights)} tensors" in capsys.readouterr().out
+
+
+def test_the_command_gives_the_numbers_of_the_model_trained_by_hand(
+    train: Callable[..., int], manifests: list[str], tmp_path: Path
+) -> None:
+    arguments = ["seed=5", "trainer.max_steps=3", "trainer.val_check_interval=2"]
+    assert train(*manifests, *arguments) == 0
+    cfg = load_config(CommandLine(ROOT / "config", "nest_fast-conformer", [*SMALL, *manifests]))
+    pl.seed_everything(5, verbose=False)
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    trainer = pl.Trainer(accelerator="cpu", max_steps=3, val_check_interval=2, num_sanity_val_steps=0, **quiet)
+    model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
+    trainer.fit(model)
+    by_command = last_checkpoint(tmp_path)["state_dict"]
+    assert all(torch.equal(by_command[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
+    train: Callable[..., int], tmp_path: Path, workers: int, manifests: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    (tmp_path / "broken.wav").write_bytes(b"RIFF no audio")
+    line = json.dumps({"audio_filepath": "broken.wav", "duration": 2.0}) + "\n"
+    (tmp_path / "train.json").write_text(2 * line)
+    node = ["manifest_filepath=train.json", f"num_workers={workers}", "unreadable_audio=stop"]
+    assert train(*manifests, "trainer.max_steps=1", *(f"model.train_ds.{setting}" for setting in node)) == 1
+    assert re.fullmatch(r"error: [^\n]*broken\.wav[^\n]*\n", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["trainer.max_step=3"], 1, r"error: trainer.max_step: no such key \(did you mean 'trainer.max_steps'\?\)"),
+        (["model.train_ds.manifest_filepath=nowhere.json"], 1, r"error: model.train_ds.manifest_filepath: .*nowhere"),
+        (["model.validation_ds.manifest_filepath=no.json"], 1, r"error: model.validation_ds.manifest_filepath: .*no"),
+        (["model.train_ds.manifest_filepath=bad.json"], 1, r"error: .*bad\.json:2: "),
+        (["init_from_nemo_model=nowhere.nemo"], 1, r"error: .*nowhere\.nemo"),
+        (["model.optim.name=adamm"], 1, r"error: model.optim.name: 'adamm' .*\(did you mean 'adam'\?\)"),
+        (["model.encoder.n_heads=5"], 1, r"error: model.encoder: "),
+        (["trainer.precision=17"], 1, r"error: trainer: Precision 17 is invalid"),
+        (["trainer.strategy=fastest"], 1, r"error: trainer: You selected an invalid strategy name"),
+        (["trainer.logger=true"], 1, r"error: trainer.logger: exp_manager makes the loggers"),
+        (["seed=x"], 1, r"error: seed: 'x' is not a whole number"),
+        (["--config-name=nowhere"], 1, r"error: --config-name: there is no nowhere.yaml in "),
+        (
+            [*NEMO_CONFIG, "model.train_ds.manifest_filepath=???"],
+            1,
+            r"error: model.train_ds.manifest_filepath: has no value",
+        ),
+        (["exp_manager.resume_from_checkpoint=bad.json"], 1, r"error: .*bad\.json: "),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+    train: Callable[..., int],
+    manifests: list[str],
+    tmp_path: Path,
+    arguments: list[str],
+    code: int,
+    message: str,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    (tmp_path / "bad.json").write_text('{"audio_filepath": "a.wav", "duration": 2.0}\n{"audio_filepath": \n')
+    assert train(*manifests, "trainer.max_steps=1", *arguments) == code
+    errors = capsys.readouterr().err
+    assert re.fullmatch(rf"{message}.*\n", errors)
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.json"]
+
+
+def test_an_unknown_option_shows_the_usage(train: Callable[..., int], capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        train("--multirun")
+    assert caught.value.code == 2
+    assert "usage: train.py" in capsys.readouterr().err
+
+
+def test_the_configuration_can_be_shown(
+    train: Callable[..., int], capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    assert train("--cfg", "job", "seed=7") == 0
+    assert "seed: 7" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demonstration_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: DummyCorpus) -> None:
+    monkeypatch.chdir(corpus.train_manifest.parents[2])
+    shorter = ["trainer.max_epochs=30", "trainer.check_val_every_n_epoch=10", "model.optim.sched.warmup_steps=20"]
+    assert main(["--config-name", "nest_tiny", *shorter, f"exp_manager.exp_dir={tmp_path}"], ROOT / "config") == 0
+    (best,) = [path for path in tmp_path.rglob("NEST-tiny--*.ckpt") if "last" not in path.name]
+    val_loss = float(re.search(r"val_loss=([\d.]+)-", best.name)[1])  # type: ignore[index]
+    assert val_loss < math.log(256) - 0.5
+
+
+@pytest.mark.slow
+def test_two_processes_train_together(corpus: DummyCorpus, manifests: list[str], tmp_path: Path) -> None:
+    arguments = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.max_steps=2", "trainer.val_check_interval=2"]
+    batches = ["model.train_ds.batch_size=2", "model.validation_ds.batch_size=1", *NO_WORKERS]
+    command = [sys.executable, str(ROOT / "train.py"), "--config-name=nest_fast-conformer_ddp_example", *SMALL]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, *manifests, *arguments, *batches],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,  # type: ignore
+    )
+    assert done.returncode == 0, done.stderr
+    assert "processes: 2" in done.stdout
+    assert done.stdout.count("run folder: ") == 1
+    assert last_checkpoint(tmp_path)["global_step"] == 2

@@ -1,0 +1,119 @@
+"""The comparison itself: it must see the smallest difference, and name the earliest."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from tests.parity.compare import compare
+from tests.parity.record import KEEP_WHOLE, keep
+
+
+def _recording() -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(0)
+    large = torch.rand(KEEP_WHOLE + 1, generator=generator)
+    return {
+        "parameters": 10,
+        "trainable": 8,
+        "initial": {"small": keep(torch.rand(3, generator=generator)), "large": keep(large)},
+        "steps": [
+            {
+                "batch": {"audio": keep(torch.rand(2, 5, generator=generator))},
+                "tokens": keep(torch.arange(4)),
+                "masks": keep(torch.ones(2, 2)),
+                "encoded_len": keep(torch.tensor([2, 1])),
+                "loss": 3.5,
+                "gradients": {"small": keep(torch.rand(3, generator=generator))},
+                "grad_norm": 1.5,
+                "lr": 0.1,
+            }
+        ],
+        "validations": [{"val_loss": 2.0}],
+        "final": {"small": keep(torch.rand(3, generator=generator))},
+    }
+
+
+def _next(value: Any) -> Any:
+    """The smallest change to a value."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return torch.nextafter(value, value + 1)
+    return math.nextafter(value, math.inf) if isinstance(value, float) else value + 1
+
+
+def test_equal_recordings_are_equal() -> None:
+    result = compare(_recording(), _recording())
+    assert not result.differences
+    assert result.losses == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "stage"),
+    [
+        (("parameters",), "number of parameters"),
+        (("initial", "small"), "initial weights small"),
+        (("steps", 0, "batch", "audio"), "step 0 batch audio"),
+        (("steps", 0, "tokens"), "step 0 tokens"),
+        (("steps", 0, "loss"), "step 0 loss"),
+        (("steps", 0, "gradients", "small"), "step 0 gradients small"),
+        (("steps", 0, "lr"), "step 0 lr"),
+        (("validations", 0, "val_loss"), "validation 0 val_loss"),
+        (("final", "small"), "final weights small"),
+    ],
+)
+def test_every_stage_is_compared(path: tuple[str | int, ...], stage: str) -> None:
+    theirs = _recording()
+    ours = copy.deepcopy(theirs)
+    parent: Any = ours
+    for key in path[:-1]:
+        parent = parent[key]
+    parent[path[-1]] = _next(parent[path[-1]])
+    assert [difference.split(":")[0] for difference in compare(theirs, ours).differences] == [stage]
+
+
+def test_one_bit_of_a_large_tensor_counts() -> None:
+    tensor = torch.rand(KEEP_WHOLE + 1)
+    theirs, ours = _recording(), _recording()
+    theirs["final"] = {"large": keep(tensor)}
+    tensor[1] = torch.nextafter(tensor[1], torch.tensor(2.0))
+    ours["final"] = {"large": keep(tensor)}
+    assert compare(theirs, ours).summary().startswith("FIRST DIFFERENCE: final weights large")
+
+
+def test_the_sign_of_zero_does_not_count() -> None:
+    zeros = torch.zeros(KEEP_WHOLE + 1)
+    assert keep(zeros)["sha256"] == keep(-zeros)["sha256"]  # type: ignore[index]
+
+
+def test_the_first_difference_is_the_earliest_stage() -> None:
+    theirs = _recording()
+    ours = copy.deepcopy(theirs)
+    ours["final"]["small"] = torch.zeros(3)
+    ours["steps"][0]["tokens"] = torch.zeros(4, dtype=torch.int64)
+    assert compare(theirs, ours).summary().startswith("FIRST DIFFERENCE: step 0 tokens")
+
+
+def test_missing_steps_weights_and_other_types_are_differences() -> None:
+    theirs = _recording()
+    ours = copy.deepcopy(theirs)
+    ours["steps"] = []
+    del ours["final"]["small"]
+    ours["initial"]["small"] = ours["initial"]["small"].double()
+    differences = compare(theirs, ours).differences
+    assert [difference.split(":")[0] for difference in differences] == [
+        "initial weights small",
+        "number of steps",
+        "final weights",
+    ]
+
+
+@pytest.mark.parametrize(("theirs", "ours", "known"), [(math.nan, 0.0, 1), (math.nan, 1.0, 0), (1.0, 0.0, 0)])
+def test_only_nan_against_zero_is_the_known_defect(theirs: float, ours: float, known: int) -> None:
+    their_recording = _recording()
+    our_recording = copy.deepcopy(their_recording)
+    their_recording["steps"][0]["loss"], our_recording["steps"][0]["loss"] = theirs, ours
+    result = compare(their_recording, our_recording)
+    assert (result.empty_batches, len(result.differences)) == (known, 1 - known)

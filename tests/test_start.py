@@ -1,0 +1,232 @@
+"""start.py: set-up that is made once, survives interruption, and fails with what to do."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import start
+
+OLD_PYTHON = "import sys; sys.version_info = (3, 8, 1); exec(compile(open({path!r}).read(), 'start.py', 'exec'))"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose environment is made for real and whose installations are only noted, in `pip.txt`."""
+    (tmp_path / "pyproject.toml").write_text("[project]")
+    (tmp_path / "constraints.txt").write_text("torch==2.13.0")
+    for name, path in (("ROOT", ""), ("VENV", ".venv"), ("CONSTRAINTS", "constraints.txt"), ("DATA", "data")):
+        monkeypatch.setattr(start, name, tmp_path / path)
+
+    def note(python: Path, arguments: list[str], log: Path, what: str, duration: str) -> None:
+        with (tmp_path / "pip.txt").open("a") as file:
+            file.write(arguments[-1] + "\n")
+
+    def make(folder: Path, needed_space: int) -> None:
+        start.shutil.rmtree(folder, ignore_errors=True)
+        start.interpreter(folder).parent.mkdir(parents=True)
+        start.interpreter(folder).touch()
+        (folder / start.UNFINISHED).touch()
+
+    monkeypatch.setattr(start, "pip_install", note)
+    monkeypatch.setattr(start, "make_environment", make)
+    monkeypatch.setattr(start, "has_pip", lambda python: python.exists())
+    return tmp_path
+
+
+def _installed(project: Path) -> list[str]:
+    return (project / "pip.txt").read_text().split()
+
+
+def test_second_start_installs_nothing(project: Path) -> None:
+    first = start.project_python()
+    assert start.project_python() == first == start.interpreter(project / ".venv")
+    assert _installed(project) == ["."]
+
+
+@pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
+def test_changed_requirements_are_installed(project: Path, changed: str) -> None:
+    start.project_python()
+    (project / changed).write_text("other")
+    start.project_python()
+    assert _installed(project) == [".", "."]
+
+
+def test_another_python_version_installs_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start.project_python()
+    monkeypatch.setattr(start.platform, "python_version", lambda: "3.99.0")
+    start.project_python()
+    assert len(_installed(project)) == 2
+
+
+def test_extras_are_added_and_kept(project: Path) -> None:
+    start.project_python()
+    start.project_python("dev")
+    start.project_python()
+    start.project_python("dev")
+    (project / "constraints.txt").write_text("torch==2.14.0")
+    start.project_python()
+    assert _installed(project) == [".", ".[dev]", ".[dev]"]
+
+
+def test_interrupted_installation_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(start, "pip_install", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start.project_python()
+    leftover = project / ".venv" / "leftover"
+    leftover.touch()
+    start.project_python()
+    assert not leftover.exists()
+    assert not (project / ".venv" / start.UNFINISHED).exists()
+
+
+def test_environment_without_a_working_python_is_made_anew(project: Path) -> None:
+    start.interpreter(start.project_python().parents[1]).unlink()
+    start.project_python()
+    assert _installed(project) == [".", "."]
+
+
+def test_an_environment_of_the_users_own_is_used_as_it_is(project: Path) -> None:
+    start.make_environment(project / ".venv", 0)
+    (project / ".venv" / start.UNFINISHED).unlink()
+    mine = project / ".venv" / "mine"
+    mine.touch()
+    start.project_python()
+    assert mine.exists()
+
+
+def test_nemo_is_installed_once_for_all_clones(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEST_CACHE", str(project / "cache"))
+    monkeypatch.delenv("NEST_NEMO_PYTHON", raising=False)
+    first = start.nemo_python()
+    assert start.nemo_python() == first
+    assert first.exists()
+    assert _installed(project) == ["nemo_toolkit[asr]==3.0.0"]
+    assert [path.name for path in (project / "cache").iterdir()] == [first.parents[1].name]
+
+
+def test_failed_nemo_installation_leaves_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise start.SetupError("no network")
+
+    monkeypatch.setenv("NEST_CACHE", str(project / "cache"))
+    monkeypatch.delenv("NEST_NEMO_PYTHON", raising=False)
+    monkeypatch.setattr(start, "pip_install", failing)
+    with pytest.raises(start.SetupError, match="no network"):
+        start.nemo_python()
+    assert not list((project / "cache").iterdir())
+
+
+def test_nemo_interpreter_of_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEST_NEMO_PYTHON", sys.executable)
+    assert start.nemo_python() == Path(sys.executable)
+    monkeypatch.setenv("NEST_NEMO_PYTHON", str(tmp_path / "nothing"))
+    with pytest.raises(start.SetupError, match=r"NEST_NEMO_PYTHON is .*nothing"):
+        start.nemo_python()
+
+
+def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    arguments = ["--no-index", "--find-links", str(tmp_path), "no-such-package-at-all"]
+    log = tmp_path / "install.log"
+    with pytest.raises(start.SetupError, match=r"(?s)could not install it.*No matching distribution.*no such package"):
+        start.pip_install(Path(sys.executable), arguments, log, "it", "no time")
+    assert "No matching distribution" in log.read_text()
+    assert capsys.readouterr().out == "installing it (first time only, no time) ...\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("OSError: [Errno 28] No space left on device", "disk is full"),
+        ("NewConnectionError: Failed to establish a new connection", "network cannot be reached"),
+        ("error: subprocess-exited-with-error", "Run it again"),
+    ],
+)
+def test_advice_fits_the_failure(line: str, expected: str) -> None:
+    assert expected in start.advice(["Collecting torch", line])
+
+
+def test_too_little_space_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(start.SetupError, match="GB free and installing needs about"):
+        start.make_environment(tmp_path / "environment", 10**18)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_made_environment_can_install(tmp_path: Path) -> None:
+    folder = tmp_path / "environment"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "leftover").touch()
+    start.make_environment(folder, 0)
+    assert start.has_pip(start.interpreter(folder))
+    assert not (folder / "bin" / "leftover").exists()
+    assert not start.has_pip(tmp_path / "nothing")
+
+
+def test_exit_codes_of_programs_are_passed_on() -> None:
+    assert start.run(Path(sys.executable), "-c", "raise SystemExit(7)") == 7
+    assert (
+        start.run(Path(sys.executable), "-c", "import os; raise SystemExit(os.environ['A'])", environment={"A": ""})
+        == 1
+    )
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows ends processes without asking them")
+def test_termination_is_handed_on(tmp_path: Path) -> None:
+    program = (
+        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(flush=True); signal.pause()"
+    )
+    code = f"import start, sys; from pathlib import Path; sys.exit(start.run(Path(sys.executable), '-c', {program!r}))"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=start.ROOT, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(timeout=20) == 5
+
+
+def test_unknown_task_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start.main(["parrity"]) == 2
+    assert "no task 'parrity' (did you mean 'parity'?)" in capsys.readouterr().err
+
+
+def test_failed_setup_is_one_message_and_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(*_: str) -> Path:
+        raise start.SetupError("no space")
+
+    monkeypatch.setattr(start, "set_up", failing)
+    assert start.main(["test"]) == 1
+    assert capsys.readouterr().err == "start.py: no space\n"
+
+
+def test_help_explains_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start.main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"start.py {task}" in text for task in start.TASKS if task != "demo")
+
+
+def test_an_old_python_is_told_what_it_needs() -> None:
+    code = OLD_PYTHON.format(path=start.__file__)
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert finished.stderr == "nest_ssl needs Python 3.10 or newer, and this is 3.8: use a newer one\n"
+
+
+def test_every_dependency_is_pinned() -> None:
+    pins = {line.split("==")[0].lower() for line in start.CONSTRAINTS.read_text().splitlines() if "==" in line}
+    requirements = re.findall(r'"([\w-]+)>=', (start.ROOT / "pyproject.toml").read_text().lower())
+    assert {"torch", "lightning", "ruff"} <= set(requirements)
+    assert set(requirements) <= pins
+    assert f"torch=={start.TORCH}" in start.CONSTRAINTS.read_text().splitlines()
