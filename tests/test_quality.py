@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "targets", "models"},
     "training": {"errors", "targets", "data", "features", "modules", "losses", "optim", "models", "checkpoint"},
     "testing": {"errors", "data"},
+    "alignment": {"errors", "data", "models", "checkpoint", "training"},  # sees everything, nothing sees it
 }
 
 

@@ -1,0 +1,1 @@
+"""Showing that our model is NeMo's."""
