@@ -41,11 +41,9 @@ def messages() -> Iterator[None]:
     ours.addHandler(handler)
     ours.setLevel(logging.INFO if getattr(rank_zero_only, "rank", 0) == 0 else logging.ERROR)
     ours.propagate = False
-    noisy = {name: logging.getLogger(name).level for name in _NOISY_LOGGERS}
-    for name in noisy:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    for name in _ON_REQUEST:
-        logging.getLogger(name).setLevel(logging.INFO)
+    levels = {**dict.fromkeys(_NOISY_LOGGERS, logging.ERROR), **dict.fromkeys(_ON_REQUEST, logging.INFO)}
+    former_levels = {name: logging.getLogger(name).level for name in levels}
+    _set_levels(levels)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", module=r"lightning\..*")
@@ -55,8 +53,12 @@ def messages() -> Iterator[None]:
         ours.removeHandler(handler)
         ours.setLevel(level)
         ours.propagate = propagate
-        for name, former in noisy.items():
-            logging.getLogger(name).setLevel(former)
+        _set_levels(former_levels)
+
+
+def _set_levels(levels: dict[str, int]) -> None:
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None) -> None:
@@ -92,10 +94,12 @@ def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], f
 
 
 def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[str], last: str) -> str:
-    """The command that continues this run: the same with a later end, and its checkpoint where that is not found."""
+    """The same command, with a later end if this one was reached, and with the checkpoint if it is not looked for."""
     words = [word for word in command if not word.lstrip("+").startswith("exp_manager.resume_from_checkpoint=")]
-    for key, limit in (("trainer.max_steps", trainer.max_steps), ("trainer.max_epochs", trainer.max_epochs or -1)):
-        if limit > 0:
+    limits = {"trainer.max_steps": trainer.max_steps, "trainer.max_epochs": trainer.max_epochs or -1}
+    done = {"trainer.max_steps": trainer.global_step, "trainer.max_epochs": trainer.current_epoch}
+    for key, limit in limits.items():
+        if 0 < limit <= done[key]:
             words = [word for word in words if not word.lstrip("+").startswith(f"{key}=")] + [f"{key}={2 * limit}"]
     if not experiment.settings.resume_if_exists:
         words.append(f"exp_manager.resume_from_checkpoint={_shown(last)}")

@@ -65,17 +65,24 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     model.maybe_init_from_pretrained_checkpoint(cfg)
     resume_from = experiment.resume_from if experiment else None
     announce(trainer, model, resume_from)
+    stopped_by = _fit(trainer, model, resume_from)
+    if experiment is not None:
+        conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
+    if stopped_by is not None:
+        raise stopped_by
+
+
+def _fit(trainer: pl.Trainer, model: pl.LightningModule, resume_from: Path | None) -> BaseException | None:
+    """Train to the end, or until the outside world says stop, which is returned."""
     try:
         trainer.fit(model, ckpt_path=resume_from)
-    except SIGTERMException:
+    except SIGTERMException as signal:
         _log.info("told to terminate at step %d", trainer.global_step)
-        raise
-    except SystemExit:  # Lightning's own end of a run on Ctrl-C
+        return signal
+    except SystemExit:  # how Lightning ends a run on Ctrl-C
         _log.info("interrupted at step %d", trainer.global_step)
-        raise KeyboardInterrupt from None
-    finally:
-        if experiment is not None and not isinstance(sys.exc_info()[1], Exception):
-            conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
+        return KeyboardInterrupt()
+    return None
 
 
 class _Clock(Callback):

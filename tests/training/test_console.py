@@ -49,3 +49,13 @@ def test_the_command_that_continues_can_be_typed(fit: Any, regression: Any, tmp_
     cfg = load_config(CommandLine(CONFIG, "nest_fast-conformer", overrides))
     assert (cfg.trainer.max_steps, cfg.seed) == (4, 1)
     assert cfg.exp_manager.get("resume_from_checkpoint") == (None if resume else str(last))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the command is quoted for another shell")
+def test_a_run_that_was_stopped_before_its_end_continues_with_the_same_command(fit: Any, regression: Any) -> None:
+    experiment = plan_experiment({"resume_if_exists": True, "resume_ignore_no_checkpoint": True}, {})
+    trainer = fit(regression(), max_steps=100, max_time="00:00:00:00")
+    assert trainer.global_step < 100
+    assert how_to_continue(trainer, experiment, ["train.py", "trainer.max_steps=100"], "x-last.ckpt") == (
+        "python train.py trainer.max_steps=100"
+    )
