@@ -18,7 +18,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -185,18 +184,22 @@ def pip_install(python: Path, arguments: list[str], log: Path, what: str, durati
     print(f"installing {what} (first time only, {duration}) ...", flush=True)
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     command = [str(python), "-m", "pip", "install", *quiet, *arguments]
-    tail: deque[str] = deque(maxlen=12)
+    lines: list[str] = []
     started = time.monotonic()
     pip = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     with log.open("wb") as log_file, pip:
         assert pip.stdout is not None
-        for line in pip.stdout:
-            log_file.write(line)
-            tail.append(line.decode(errors="replace").rstrip())
-            show_status(f"  {time.monotonic() - started:.0f} s  {tail[-1].strip()}")
+        try:
+            for line in pip.stdout:
+                log_file.write(line)
+                lines.append(line.decode(errors="replace").rstrip())
+                show_status(f"  {time.monotonic() - started:.0f} s  {lines[-1].strip()}")
+        except BaseException:  # stopped by the user, say: pip must not go on alone
+            pip.terminate()
+            raise
     show_status("")
     if pip.returncode:
-        raise SetupError(f"pip could not install {what}; the end of {log}:\n{indented(tail)}\n{advice(tail)}")
+        raise SetupError(f"pip could not install {what}; the end of {log}:\n{indented(lines[-12:])}\n{advice(lines)}")
     print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
 
 
@@ -215,8 +218,10 @@ def advice(lines: Iterable[str]) -> str:
     network = ("NewConnectionError", "name resolution", "getaddrinfo", "Max retries", "timed out", "ProxyError")
     if any(sign in output for sign in network):
         return "The network cannot be reached: check it, and pip's proxy and index settings, then run it again"
+    if "(from versions: none)" in output:
+        return "pip found nothing at all: check the network, and pip's proxy and index settings, then run it again"
     if "No matching distribution" in output:
-        return f"pip's index has no such package for Python {platform.python_version()} on {platform.platform()}"
+        return f"pip's index has no such version for Python {platform.python_version()} on {platform.platform()}"
     return "Run it again once this is solved: it continues by itself"
 
 
@@ -251,7 +256,11 @@ def set_up(*extras: str) -> Path:
 
 
 def demo(arguments: list[str]) -> int:
-    return run(set_up(), "train.py", "--config-name", "nest_tiny", *arguments)
+    code = run(set_up(), "train.py", "--config-name", "nest_tiny", *arguments)
+    if code == 0 and Path(sys.prefix) != VENV:
+        activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
+        print(f"before you type these commands, once in each terminal: {activate}")
+    return code
 
 
 def train(arguments: list[str]) -> int:
@@ -293,6 +302,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of an exception, so that what was begun is ended
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

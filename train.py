@@ -8,7 +8,10 @@ from pathlib import Path
 # more on a machine that has anything else to do.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-from nest_ssl.training.run import main
+try:
+    from nest_ssl.training.run import main
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed here; activate .venv, or type: python start.py train ...")
 
 if __name__ == "__main__":
     sys.exit(main(config_dir=Path(__file__).resolve().parent / "config"))

@@ -140,7 +140,9 @@ def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     arguments = ["--no-index", "--find-links", str(tmp_path), "no-such-package-at-all"]
     log = tmp_path / "install.log"
-    with pytest.raises(start.SetupError, match=r"(?s)could not install it.*No matching distribution.*no such package"):
+    with pytest.raises(
+        start.SetupError, match=r"(?s)could not install it.*No matching distribution.*found nothing at all"
+    ):
         start.pip_install(Path(sys.executable), arguments, log, "it", "no time")
     assert "No matching distribution" in log.read_text()
     assert capsys.readouterr().out == "installing it (first time only, no time) ...\n"
@@ -151,6 +153,10 @@ def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(
     [
         ("OSError: [Errno 28] No space left on device", "disk is full"),
         ("NewConnectionError: Failed to establish a new connection", "network cannot be reached"),
+        (
+            "ERROR: Could not find a version (from versions: 1.0, 2.0)\nERROR: No matching distribution",
+            "no such version",
+        ),
         ("error: subprocess-exited-with-error", "Run it again"),
     ],
 )
@@ -209,6 +215,19 @@ def test_failed_setup_is_one_message_and_not_a_traceback(
     monkeypatch.setattr(start, "set_up", failing)
     assert start.main(["test"]) == 1
     assert capsys.readouterr().err == "start.py: no space\n"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_demo_ends_with_how_to_activate_the_environment(
+    code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(start, "VENV", Path("another environment than that of the tests"))
+    monkeypatch.setattr(start, "set_up", lambda: Path("python"))
+    monkeypatch.setattr(start, "run", lambda python, *arguments: started.append(arguments) or code)
+    assert start.main([]) == code
+    assert started == [("train.py", "--config-name", "nest_tiny")]
+    assert ("activate" in capsys.readouterr().out) == (code == 0)
 
 
 def test_help_explains_every_task(capsys: pytest.CaptureFixture[str]) -> None:
