@@ -50,9 +50,14 @@ def resolve(target: str, key: str) -> type:
     return getattr(importlib.import_module(_CLASSES[name]), name)
 
 
+def arguments_of(cls: type) -> list[str]:
+    """The keys that a node of this class can have besides `_target_`."""
+    return list(inspect.signature(cls).parameters)
+
+
 def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
     """Refuse a key that the class does not take, naming the nearest one that it does."""
-    known = list(inspect.signature(cls).parameters)
+    known = arguments_of(cls)
     for name in config:
         if name != "_target_" and name not in known:
             raise ConfigError(f"{key}.{name}: {cls.__name__} has no such option{nearest(name, known)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_type_hints
 
@@ -11,7 +10,7 @@ from lightning.pytorch import Trainer
 from nest_ssl.data.loader import DATASET_KEYS
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.models.parts import MODEL_KEYS, PARTS
-from nest_ssl.targets import resolve
+from nest_ssl.targets import arguments_of, resolve
 from nest_ssl.training.settings import CHECKPOINT_KEYS, EARLY_STOPPING_KEYS, EXPERIMENT_KEYS
 from nest_ssl.training.values import check_types
 
@@ -44,7 +43,7 @@ def known_keys(config: Mapping[str, Any]) -> Keys:
     return {
         **_leaves(_TOP_LEVEL),
         "model": _model_keys(model if isinstance(model, Mapping) else {}),
-        "trainer": _leaves(name for name in inspect.signature(Trainer.__init__).parameters if name != "self"),
+        "trainer": _leaves(arguments_of(Trainer)),
         "exp_manager": {
             **_leaves(EXPERIMENT_KEYS),
             "checkpoint_callback_params": _leaves(CHECKPOINT_KEYS),
@@ -70,8 +69,7 @@ def _dataset_keys(node: Any, key: str) -> Keys:
 def _class_keys(node: Mapping[str, Any], key: str) -> Keys | None:
     if "_target_" not in node:
         raise ConfigError(f"{key}: has no `_target_` that names a class")
-    arguments = inspect.signature(resolve(str(node["_target_"]), key).__init__).parameters  # type: ignore[misc]
-    return _leaves(["_target_", *(name for name in arguments if name != "self")])
+    return _leaves(["_target_", *arguments_of(resolve(str(node["_target_"]), key))])
 
 
 def _leaves(names: Iterable[str]) -> Keys:
