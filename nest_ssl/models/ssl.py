@@ -192,7 +192,6 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
 
     def setup_validation_data(self, config: Mapping[str, Any]) -> None:
         """Validate on the data of this `validation_ds` node; a list of manifests makes as many sets."""
-        config = {name: value for name, value in config.items() if name not in ("val_dl_idx", "name")}
         manifests = config.get("manifest_filepath")
         several = manifests if isinstance(manifests, list) else [manifests]
         self._validation_names = [_metric_prefix(manifest) for manifest in several]

@@ -22,7 +22,6 @@ _TOP_LEVEL = (
     *("init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt", "init_strict"),
 )
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
-_VALIDATION_KEYS = ("val_dl_idx", "name")  # which of several sets gives `val_loss`; read by the model
 _NOT_FROM_A_FILE = ("callbacks", "plugins")
 
 
@@ -59,7 +58,7 @@ def _model_keys(model: Mapping[str, Any]) -> Keys:
 
 
 def _dataset_keys(node: Any, key: str) -> Keys:
-    keys = _leaves([*DATASET_KEYS, *(_VALIDATION_KEYS if key != "model.train_ds" else ())])
+    keys = _leaves(DATASET_KEYS)
     augmentor = node.get("batch_augmentor") if isinstance(node, Mapping) else None
     if not isinstance(augmentor, Mapping):
         return keys
