@@ -18,7 +18,8 @@ from nest_ssl.training.values import check_types
 Keys = Mapping[str, "Keys | None"]
 
 _TOP_LEVEL = (
-    *("name", "seed", "output_dir", "save_steps"),
+    *("name", "seed"),
+    *("output_dir", "save_steps", "save_layers", "save_half", "save_max_gb"),  # of recordings
     *("init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt", "init_strict"),
 )
 _DATASETS = ("train_ds", "validation_ds", "test_ds")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -29,7 +29,18 @@ _log = logging.getLogger(__name__)
 _INTERRUPTED, _TERMINATED = 130, 143  # what shells report for Ctrl-C and for SIGTERM
 
 
-def main(argv: Sequence[str] | None = None, config_dir: Path = Path("config"), program: str = "train.py") -> int:
+class TrainFunction(Protocol):
+    """What a complete configuration is handed to."""
+
+    def __call__(self, cfg: DictConfig, *, command: Sequence[str]) -> None: ...
+
+
+def main(
+    argv: Sequence[str] | None = None,
+    config_dir: Path = Path("config"),
+    program: str = "train.py",
+    run: TrainFunction | None = None,
+) -> int:
     """Train as the command line says; the exit code. What is wrong with the input is one line on standard error."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -39,7 +50,7 @@ def main(argv: Sequence[str] | None = None, config_dir: Path = Path("config"), p
             print(OmegaConf.to_yaml(cfg))
             return 0
         with messages():
-            train(cfg, command=[program, *argv])
+            (run or train)(cfg, command=[program, *argv])
     except NestError as error:
         return _fail(_last_line(error))
     except MisconfigurationException as error:

@@ -1,0 +1,186 @@
+"""Train NeMo's own NEST model and record what it does; runs where NeMo is, and needs nothing of nest_ssl installed.
+
+`tools/masked_token_pred_pretrain_with_saver.py` is its command line; recorder.py lies beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+PROJECT_FOLDER = "nest_ssl_project"
+_MANIFESTS = ("manifest_filepath", "noise_manifest")
+_DATASETS = ("train_ds", "validation_ds", "test_ds")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = _parse(argv)
+    warnings.filterwarnings("ignore")
+    recorder = _load_recorder()
+    recorder.quiet_messages()
+    try:
+        cfg = compose(options.config_path, options.config_name, options.overrides)
+        recording = recorder.RecorderOptions.from_config(cfg)
+        train(cfg, recorder, recording)
+    except (recorder.RecordingError, ConfigurationError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"recorded in {recording.output_dir}")
+    return 0
+
+
+class ConfigurationError(Exception):
+    """The command line asks for something that is not there; the message says what."""
+
+
+def train(cfg: Any, recorder: ModuleType, options: Any) -> None:
+    """NeMo's own order: seed, trainer, model, weights to start from, fit."""
+    import lightning.pytorch as pl
+    import nemo
+    from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
+    from nemo.utils import logging
+    from omegaconf import OmegaConf
+
+    logging.setLevel(logging.ERROR)
+    if cfg.get("seed") is not None:
+        pl.seed_everything(int(cfg.seed), verbose=False)
+    arguments: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
+    arguments.update(logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
+    model_config = OmegaConf.to_container(cfg.model, resolve=True)
+    callback = recorder.Recorder(options, "nemo", {"nemo": nemo.__version__}, model_config)
+    trainer = pl.Trainer(**arguments, callbacks=[callback])
+    model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
+    model.maybe_init_from_pretrained_checkpoint(cfg)
+    _count_validations_across_epochs(trainer, model.train_dataloader())
+    trainer.fit(model)
+
+
+def _count_validations_across_epochs(trainer: Any, loader: Any) -> None:
+    """Where an epoch has fewer steps than `val_check_interval`, which Lightning refuses; nest_ssl does the same."""
+    if not isinstance(trainer.val_check_interval, int) or not hasattr(loader, "__len__"):
+        return
+    limit = trainer.limit_train_batches
+    batches = min(len(loader), limit) if isinstance(limit, int) else len(loader) * (1.0 if limit is None else limit)
+    if trainer.val_check_interval > batches:
+        trainer.check_val_every_n_epoch = None
+
+
+def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
+    """The configuration with its overrides, none of which needs a `+`, made to fit this machine."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf, open_dict
+
+    config_dir = find_config_dir(folder, name)
+    groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
+    try:
+        with initialize_config_dir(str(config_dir), version_base="1.3"):
+            cfg = hydra_compose(name, overrides=[_lenient(text, groups) for text in overrides])
+    except HydraException as error:
+        raise ConfigurationError(" ".join(str(error).split())) from error
+    OmegaConf.set_struct(cfg, False)
+    with open_dict(cfg):
+        _fit_to_machine(cfg.trainer)
+        for dataset in (cfg.model.get(key) for key in _DATASETS):
+            for key in _MANIFESTS:
+                if dataset is not None and dataset.get(key) is not None:
+                    dataset[key] = _resolved(dataset[key])
+    return cfg
+
+
+def find_config_dir(folder: str | None, name: str) -> Path:
+    """The folder of NAME.yaml: the one given, from here or from above this file, else NeMo's or ours."""
+    given = [folder] if folder else ["examples/asr/conf/ssl/nest", "config"]
+    for candidate in (base / path for path in given for base in _bases()):
+        if (candidate / f"{name}.yaml").is_file():
+            return candidate.resolve()
+    raise ConfigurationError(f"--config-path: there is no {name}.yaml in {' or '.join(given)}")
+
+
+def _bases() -> list[Path]:
+    """Where a relative path may start: here, and every folder above this file and above the script that was started."""
+    above = [*Path(__file__).resolve().parents, *Path(sys.argv[0]).resolve().parents]
+    return [Path.cwd(), *above, *(base / PROJECT_FOLDER for base in [Path.cwd(), *Path.cwd().parents])]
+
+
+def _lenient(override: str, groups: set[str]) -> str:
+    """`key=value` adds the key if need be; what Hydra would take for a sweep is one value."""
+    match = re.fullmatch(r"\+{0,2}([^\s=+~][^\s=]*)=(.*)", override, re.DOTALL)
+    if match is None or match[1].partition("@")[0] in groups:
+        return override
+    key, value = match.groups()
+    plain = re.fullmatch(r"[\[{'\"].*", value, re.DOTALL) is None and re.search(r"[^\w.+-]", value)
+    return f"++{key}='{value}'" if plain else f"++{key}={value}"
+
+
+def _fit_to_machine(trainer: Any) -> None:
+    """What a configuration for GPUs has to be on a machine without one, a line for each change."""
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    wanted = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "sync_batchnorm": False}
+    if str(trainer.get("precision", 32)).startswith("16"):
+        wanted["precision"] = 32
+    for key, value in wanted.items():
+        old = trainer.get(key)
+        if old is not None and old != value and not (key == "devices" and old == "auto"):
+            print(f"adjusted trainer.{key}: {old} -> {value} (there is no GPU that PyTorch can use)", file=sys.stderr)
+        trainer[key] = value
+
+
+def _resolved(path: Any) -> Any:
+    """A manifest's path, `nest_ssl_project/...` looked for wherever that project may lie."""
+    if not isinstance(path, str):
+        return [_resolved(item) for item in path]
+    for candidate in _candidates(path):
+        if candidate.is_file():
+            return str(candidate.resolve())
+    if "://" in path or any(mark in path for mark in ("_OP_", "{", "(", ",")):
+        return path  # remote files, shards and lists, which NeMo takes apart itself
+    raise ConfigurationError(f"{path!r} does not exist; give the path of a JSON-lines manifest")
+
+
+def _candidates(path: str) -> list[Path]:
+    names = [path]
+    if path.replace("\\", "/").startswith(f"{PROJECT_FOLDER}/"):
+        names.append(path[len(PROJECT_FOLDER) + 1 :])  # the project's folder may go by another name
+    return [Path(path).expanduser(), *(base / name for name in names for base in _bases())]
+
+
+def _load_recorder() -> ModuleType:
+    """recorder.py from beside this file, without the package around it."""
+    name = "nest_ssl_recorder"
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("recorder.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Pre-train NEST with NeMo and record what it does.",
+        epilog="example: %(prog)s --config-name nest_fast-conformer model.train_ds.manifest_filepath=train.json "
+        "trainer.max_steps=1 output_dir=./saved_nemo_outputs seed=42 save_steps=0",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
+    parser.add_argument("-cp", "--config-path", help="folder of configuration files (default: NeMo's or ours)")
+    parser.add_argument("-cn", "--config-name", default="nest_fast-conformer", help="file in it (default: %(default)s)")
+    options = parser.parse_intermixed_args(argv)
+    options.config_name = re.sub(r"\.ya?ml$", "", options.config_name)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())
