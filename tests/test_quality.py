@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "checkpoint": {"errors", "targets", "models"},
     "training": {"errors", "targets", "data", "features", "modules", "losses", "optim", "models", "checkpoint"},
     "testing": {"errors", "data"},
-    "alignment": {"errors", "data", "models", "checkpoint", "training"},  # sees everything, nothing sees it
+    "alignment": {"errors", "data", "models", "checkpoint", "training"},  # sees everything, only commands see it
+    "cli": set(),  # imports when a command runs: help must appear at once
 }
 
 

@@ -5,8 +5,8 @@ Runs in any environment that has NeMo, from here or copied into a NeMo checkout 
 needs the folder `nest_ssl/alignment`, which it looks for around itself, and nothing installed.
 
 python tools/masked_token_pred_pretrain_with_saver.py --config-path examples/asr/conf/ssl/nest \
-    --config-name nest_fast-conformer model.train_ds.manifest_filepath=nest_ssl_project/data/dummy_ssl/train_manifest.json \
-    trainer.max_steps=1 output_dir=./saved_nemo_outputs seed=42 save_steps=0
+    --config-name nest_fast-conformer trainer.max_steps=1 output_dir=./saved_nemo_outputs seed=42 save_steps=0 \
+    model.train_ds.manifest_filepath=nest_ssl_project/data/dummy_ssl/train_manifest.json
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.errors import CheckpointError
 
+_TINY = 1e-30
 HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precision
 
 
@@ -159,38 +161,38 @@ def compare(
         ours=ours.metadata,
         tolerance=tolerance,
         structure=_compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
-        initial_weights=_compare_tables("initial weights", nemo.initial_weights, ours.initial_weights, tolerance),
+        initial_weights=_compare_initial_weights(nemo, ours, tolerance),
         parameters=(_parameter_count(nemo), _parameter_count(ours)),
-        steps=[_compare_step(nemo.step(number), ours.step(number), tolerance, half) for number in chosen],
+        steps=[
+            _compare_step(nemo.step(number), ours.step(number), tolerance, half, bool(ours.metadata.get("replay")))
+            for number in chosen
+        ],
         curves=list(_curves(nemo.metadata, ours.metadata)),
     )
 
 
 def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
     """Every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
-    described = {"shape": tuple(theirs.shape), "dtype": _dtype(theirs), "numbers": theirs.numel()}
+    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=_dtype(theirs))
     if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
         note = f"NeMo {list(theirs.shape)} {_dtype(theirs)}, ours {list(ours.shape)} {_dtype(ours)}"
-        return Compared(name, False, False, math.inf, math.inf, math.inf, note=note, **described)  # type: ignore[arg-type]
+        return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
     if torch.equal(theirs, ours):
-        return Compared(name, True, True, **described)  # type: ignore[arg-type]
+        return result(identical=True, within=True)
     a, b = theirs.double(), ours.double()
     same = (a == b) | (a.isnan() & b.isnan())
-    distance = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     if same.all():  # NaN at the same places
-        return Compared(name, True, True, **described)  # type: ignore[arg-type]
+        return result(identical=True, within=True)
+    distance = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     magnitude = torch.where(a.isfinite(), a.abs(), 0.0)
-    within = bool((distance <= tolerance.atol + tolerance.rtol * magnitude).all())
     largest = float(distance.max())
-    return Compared(
-        name,
+    return result(
         identical=False,
-        within=within,
+        within=bool((distance <= tolerance.atol + tolerance.rtol * magnitude).all()),
         max_abs=largest,
-        max_rel=largest / max(float(magnitude.max()), 1e-30),
+        max_rel=largest / max(float(magnitude.max()), _TINY),
         mean_abs=float(distance.mean()),
-        std=float(distance.std()) if distance.numel() > 1 else 0.0,
-        **described,  # type: ignore[arg-type]
+        std=float(distance.std(correction=0)),
     )
 
 
@@ -209,7 +211,16 @@ def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Se
     return section
 
 
-def _compare_step(theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool) -> StepComparison:
+def _compare_initial_weights(theirs: Recording, ours: Recording, tolerance: Tolerance) -> Section:
+    if ours.metadata.get("replay"):  # they were NeMo's
+        return Section("initial weights")
+    return _compare_tables("initial weights", theirs.initial_weights, ours.initial_weights, tolerance)
+
+
+def _compare_step(
+    theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool, replayed: bool
+) -> StepComparison:
+    """One step; of a replay, what was given to our side (batch, weights, mask) proves nothing and is left out."""
     their_loss, our_loss = theirs.loss, ours.loss
     loss = Section("loss", [compare_tensors("loss", their_loss, our_loss, tolerance)])
     if their_loss.isnan() and our_loss == 0:  # no frame was masked: a known defect of NeMo's
@@ -219,12 +230,19 @@ def _compare_step(theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance
     their_weights, our_weights = theirs.weights, ours.weights
     if their_weights is not None and our_weights is not None:
         weights = _compare_tables("weights", their_weights, our_weights, tolerance)
+    batch = Section("batch")
+    their_outputs, our_outputs = theirs.outputs, ours.outputs
+    if replayed:
+        for outputs in (their_outputs, our_outputs):
+            outputs.pop("masks", None)
+    else:
+        batch = _compare_batches(theirs.batch, ours.batch, tolerance)
     layer_tolerance = Tolerance(tolerance.atol, max(tolerance.rtol, HALF_TOLERANCE)) if half else tolerance
     return StepComparison(
         step=theirs.number,
         losses=(float(their_loss), float(our_loss)),
-        batch=_compare_batches(theirs.batch, ours.batch, tolerance),
-        forward=_compare_tables("forward", theirs.outputs, ours.outputs, tolerance),
+        batch=batch,
+        forward=_compare_tables("forward", their_outputs, our_outputs, tolerance),
         loss=loss,
         gradients=_compare_tables("gradients", theirs.gradients, ours.gradients, tolerance),
         weights=weights,
@@ -246,8 +264,10 @@ def _compare_tables(
 
 def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
     """The tensors of a batch; which files they come from is written differently by the two."""
-    tensors = [{name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)]
-    return _compare_tables("batch", *tensors, tolerance)
+    their_tensors, our_tensors = (
+        {name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)
+    )
+    return _compare_tables("batch", their_tensors, our_tensors, tolerance)
 
 
 def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
@@ -295,7 +315,7 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     shown = worst if not worst.identical or not outputs else outputs[0]
     if shown.identical or part == "outputs":
         return shown
-    return Compared(**{**vars(shown), "note": shown.note or "its input"})
+    return replace(shown, note=shown.note or "its input")
 
 
 def _order(entry: tuple[Mapping[str, Any], str, int]) -> int:

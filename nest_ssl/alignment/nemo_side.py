@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     warnings.filterwarnings("ignore")
     recorder = _load_recorder()
-    recorder.quiet_messages()
+    recorder.show_messages()
     try:
         cfg = compose(options.config_path, options.config_name, options.overrides)
         recording = recorder.RecorderOptions.from_config(cfg)

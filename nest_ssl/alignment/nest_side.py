@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,3 +31,7 @@ def record(cfg: DictConfig, *, command: Sequence[str]) -> None:
     except RecordingError as error:
         raise ConfigError(str(error)) from error
     print(f"recorded in {options.output_dir}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -99,6 +99,7 @@ class _Call:
 
     name: str
     inputs: dict[str, Tensor] | None  # None: not to be kept
+    versions: dict[str, int]  # of the inputs: an operation in place counts it up
     places_used: set[str] = dataclasses.field(default_factory=set)  # of layers with several names, called from here
 
 
@@ -107,7 +108,8 @@ class LayerListener:
 
     Only forward hooks, which change nothing: inputs are copied before a layer can overwrite them in place. A layer
     that a model uses in several places goes by the name of the place. `calls` is in the order in which layers finish,
-    which is the order of data.
+    which is the order of data. Inputs that a layer did overwrite are kept once more, as `changed`: NeMo adds dither
+    to the batch itself.
     """
 
     def __init__(self, model: nn.Module, patterns: Iterable[str] = ("*",), half: bool = False, limit: float = 8.0):
@@ -138,18 +140,29 @@ class LayerListener:
         def before(module: nn.Module, args: Any, kwargs: Any) -> None:
             name = self._place(names)
             wanted = any(fnmatch(name, pattern) for pattern in self._patterns)
-            self._running.append(_Call(name, self._keep({**dict(enumerate(args)), **kwargs}) if wanted else None))
+            given = _tensors({**dict(enumerate(args)), **kwargs}) if wanted else []
+            versions = {key: tensor._version for key, tensor in given}
+            self._running.append(_Call(name, self._keep(given) if wanted else None, versions))
 
         def after(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
             call = self._running.pop()
             if call.inputs is None:
                 return
-            outputs = self._keep(output)
+            outputs = self._keep(_tensors(output))
+            given = _tensors({**dict(enumerate(args)), **kwargs})
+            changed = self._keep([(key, t) for key, t in given if t._version != call.versions.get(key)])
             if self.bytes > self._limit:
                 self.left_out += 1
                 return
-            kind = type(module).__name__
-            self.calls.append({"name": call.name, "type": kind, "inputs": call.inputs, "outputs": outputs})
+            self.calls.append(
+                {
+                    "name": call.name,
+                    "type": type(module).__name__,
+                    "inputs": call.inputs,
+                    "outputs": outputs,
+                    **({"changed": changed} if changed else {}),
+                }
+            )
 
         return [
             module.register_forward_pre_hook(before, with_kwargs=True),
@@ -169,13 +182,11 @@ class LayerListener:
                 return chosen
         return names[0]
 
-    def _keep(self, value: Any) -> dict[str, Tensor]:
-        if self.bytes > self._limit:
-            return {}
-        return {name: self._copy(tensor) for name, tensor in _tensors(value)}
+    def _keep(self, tensors: list[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        return {} if self.bytes > self._limit else {name: self._copy(tensor) for name, tensor in tensors}
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        """A copy on the CPU; the output of one layer and the input of the next are one copy while nothing wrote to it."""
+        """A copy on the CPU; a layer's output and the next one's input share it while nothing has written to them."""
         known = self._copies.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == tensor._version:
             return known[2]
@@ -220,9 +231,9 @@ class Recorder(pl.Callback):
             seed=os.environ.get("PL_GLOBAL_SEED"),
         )
         folder = self.options.output_dir
-        _empty_recording(folder)
+        empty_recording(folder)
         _log.info("%s", self._cost(pl_module, folder))
-        _write_plain(structure_of(pl_module), folder / "model_structure.pkl")
+        write_plain(structure_of(pl_module), folder / "model_structure.pkl")
         torch.save(dict(pl_module.state_dict()), folder / "initial_weights.pt")
         self._write_metadata()
         self._listen_to_outputs(pl_module)
@@ -243,8 +254,7 @@ class Recorder(pl.Callback):
         if not trainer.is_global_zero:
             return
         gradients = {name: p.grad for name, p in pl_module.named_parameters() if p.grad is not None}
-        norms = [gradient.detach().float().norm() for gradient in gradients.values()]
-        self._step["grad_norm"] = float(torch.stack(norms).double().norm()) if norms else 0.0
+        self._step["grad_norm"] = total_norm(gradients.values())
         self._step["lr"] = float(optimizer.param_groups[0]["lr"])
         if self._listener is not None:
             self._step["gradients"] = {name: _copied(gradient) for name, gradient in gradients.items()}
@@ -284,27 +294,12 @@ class Recorder(pl.Callback):
         model.forward = listening  # type: ignore[method-assign]
 
     def _save(self, model: nn.Module, loss: Tensor, listener: LayerListener) -> None:
-        """Write one step beside its place and move it there when it is whole."""
         step = self._step
-        final = self.options.output_dir / f"step_{step['step']}"
-        partial = final.with_name(f".{final.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        torch.save(step["batch"], partial / "batch.pt")
-        torch.save(self._outputs, partial / "forward_output.pt")
-        torch.save(loss, partial / "loss.pt")
-        torch.save(step["gradients"], partial / "parameter_gradients.pt")
-        torch.save(dict(model.state_dict()), partial / "parameter_weights.pt")
-        torch.save(listener.by_layer(), partial / "layer_outputs.pkl")
-        size = sum(file.stat().st_size for file in partial.iterdir())
-        summary = {
-            **self._history[-1],
-            "layers": len({call["name"] for call in listener.calls}),
-            "layer_calls_left_out": listener.left_out,
-            "bytes": size,
-        }
-        _write_plain(summary, partial / "metadata.pkl")
-        partial.rename(final)
+        recorded = RecordedTensors(
+            step["batch"], self._outputs, loss, step["gradients"], dict(model.state_dict()), listener.by_layer()
+        )
+        summary = {**self._history[-1], "layer_calls_left_out": listener.left_out}
+        size = write_step(self.options.output_dir, summary, recorded)
         self._write_metadata()
         seconds = time.monotonic() - step["started"]
         _log.info("recorded step %d: %.2f GB, %.1f s", step["step"], size / _GIGABYTE, seconds)
@@ -316,7 +311,7 @@ class Recorder(pl.Callback):
             )
 
     def _write_metadata(self) -> None:
-        _write_plain(self._metadata, self.options.output_dir / "metadata.pkl")
+        write_plain(self._metadata, self.options.output_dir / "metadata.pkl")
 
     def _cost(self, model: nn.Module, folder: Path) -> str:
         """What recording will take, before it takes it; refuses what the disk cannot hold."""
@@ -349,6 +344,12 @@ def structure_of(model: nn.Module) -> dict[str, Any]:
     return {"tensors": tensors, "layers": layers}
 
 
+def total_norm(gradients: Iterable[Tensor]) -> float:
+    """The norm of all gradients together."""
+    norms = [gradient.detach().norm().double() for gradient in gradients]
+    return float(torch.stack(norms).norm()) if norms else 0.0
+
+
 def _kind(parameter: nn.Parameter) -> str:
     return "trainable" if parameter.requires_grad else "frozen"
 
@@ -379,13 +380,45 @@ def _copied(value: Any) -> Any:
     return value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
 
 
-def _write_plain(value: Any, path: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class RecordedTensors:
+    """What one step leaves behind, on the CPU."""
+
+    batch: dict[str, Any]
+    outputs: dict[str, Tensor]
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor] | None  # after the optimiser's step
+    layers: dict[str, list[dict[str, Any]]]
+
+
+def write_step(folder: Path, summary: Mapping[str, Any], tensors: RecordedTensors) -> int:
+    """Write `step_N`, beside its place, and move it there when it is whole; its size in bytes."""
+    final = folder / f"step_{summary['step']}"
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    torch.save(tensors.batch, partial / "batch.pt")
+    torch.save(tensors.outputs, partial / "forward_output.pt")
+    torch.save(tensors.loss, partial / "loss.pt")
+    torch.save(tensors.gradients, partial / "parameter_gradients.pt")
+    if tensors.weights is not None:
+        torch.save(tensors.weights, partial / "parameter_weights.pt")
+    torch.save(tensors.layers, partial / "layer_outputs.pkl")
+    size = sum(file.stat().st_size for file in partial.iterdir())
+    write_plain({**summary, "bytes": size}, partial / "metadata.pkl")
+    partial.rename(final)
+    return size
+
+
+def write_plain(value: Any, path: Path) -> None:
+    """A pickle of plain values, whole or not at all."""
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_bytes(pickle.dumps(value, protocol=4))
     temporary.replace(path)
 
 
-def _empty_recording(folder: Path) -> None:
+def empty_recording(folder: Path) -> None:
     """A folder without an earlier recording; a folder of anything else is not touched."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / "metadata.pkl").is_file():
@@ -404,9 +437,9 @@ def _versions() -> dict[str, str]:
     }
 
 
-def quiet_messages() -> None:
-    """Show the recorder's lines on standard error, where the run's own logging would not."""
-    handler = logging.StreamHandler(sys.stderr)
+def show_messages() -> None:
+    """Print the recorder's lines where the run's own logging would not."""
+    handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.INFO)

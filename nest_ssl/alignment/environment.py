@@ -1,0 +1,22 @@
+"""The interpreter that has NeMo: the one that is given, this one, or one that is made once and kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+from nest_ssl.errors import NestError
+
+
+def nemo_interpreter(given: str | None = None) -> str:
+    """The first that there is."""
+    for origin, python in (("--nemo-python", given), ("NEST_NEMO_PYTHON", os.environ.get("NEST_NEMO_PYTHON"))):
+        if python:
+            if not Path(python).is_file():
+                raise NestError(f"{origin}: {python!r} does not exist; expected a Python interpreter that has NeMo")
+            return python
+    if importlib.util.find_spec("nemo"):
+        return sys.executable
+    raise NestError("no NeMo")
