@@ -54,6 +54,7 @@ def align(request: Request) -> Comparison:
     _prepare(request)
     nemo = _run_nemo(request)
     nest = _replay(nemo, request.output / "nest") if request.replay else _run_ours(request)
+    _log.info("comparing %d steps", len(nest.steps))
     comparison = compare(nemo, nest, nest.steps, request.tolerance)
     write_report(comparison, request.output / "report.html")
     save_comparison(comparison, request.output / "comparison.json")

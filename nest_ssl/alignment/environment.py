@@ -17,6 +17,9 @@ def nemo_interpreter(given: str | None = None) -> str:
             if not Path(python).is_file():
                 raise NestError(f"{origin}: {python!r} does not exist; expected a Python interpreter that has NeMo")
             return python
-    if importlib.util.find_spec("nemo"):
-        return sys.executable
     raise NestError("no NeMo")
+
+
+def installed_nemo() -> str | None:
+    """An interpreter with NeMo that is there already: this one, or the one that NEST_NEMO_PYTHON names."""
+    return sys.executable if importlib.util.find_spec("nemo") else os.environ.get("NEST_NEMO_PYTHON")

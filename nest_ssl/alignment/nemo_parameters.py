@@ -1,30 +1,49 @@
-"""Print, as JSON, what NeMo's model of a configuration is made of; runs where NeMo is, and needs nothing of ours.
+"""Print, as JSON, what NeMo's models of some configurations are made of; runs where NeMo is, needs nothing of ours.
 
-python nemo_parameters.py MODEL.yaml
+python nemo_parameters.py MODEL.yaml...
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from typing import Any
 
 
 def main() -> None:
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
     from omegaconf import OmegaConf
 
-    model = EncDecDenoiseMaskedTokenPredModel(cfg=OmegaConf.load(sys.argv[1]))
-    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    parameters = {name for name, _ in model.named_parameters()}
-    tensors = {
+    _leave_memory_untouched()
+    models = []
+    for path in sys.argv[1:]:
+        model = EncDecDenoiseMaskedTokenPredModel(cfg=OmegaConf.load(path))
+        models.append(tensors_of(model))
+        del model
+    print("\n" + json.dumps(models))
+
+
+def tensors_of(model: Any) -> dict[str, dict[str, Any]]:
+    """Shape, type and kind of every tensor by name."""
+    parameters = {name: "trainable" if p.requires_grad else "frozen" for name, p in model.named_parameters()}
+    return {
         name: {
             "shape": list(tensor.shape),
             "dtype": str(tensor.dtype).removeprefix("torch."),
-            "kind": "buffer" if name not in parameters else "trainable" if name in trainable else "frozen",
+            "kind": parameters.get(name, "buffer"),
         }
         for name, tensor in model.state_dict().items()
     }
-    print("\n" + json.dumps(tensors))
+
+
+def _leave_memory_untouched() -> None:
+    """Skip initial values: only shapes matter here, and the largest model would take gigabytes and a minute."""
+    import torch
+
+    for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction):
+        if name.endswith("_") and not name.startswith("_"):
+            setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ import nest_ssl
 from nest_ssl.alignment.recorder import Recorder, RecorderOptions, RecordingError
 from nest_ssl.errors import ConfigError
 from nest_ssl.training import run
+
+_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None, config_dir: Path = Path("config")) -> int:
@@ -30,7 +33,7 @@ def record(cfg: DictConfig, *, command: Sequence[str]) -> None:
         run.train(cfg, callbacks=[recorder], command=command)
     except RecordingError as error:
         raise ConfigError(str(error)) from error
-    print(f"recorded in {options.output_dir}")
+    _log.info("recorded in %s", options.output_dir)
 
 
 if __name__ == "__main__":

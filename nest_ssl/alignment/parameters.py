@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import os
 import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.alignment.recording import Recording
 from nest_ssl.checkpoint import load_nemo
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _NEMO_SIDE = Path(__file__).with_name("nemo_parameters.py")
 _SHOWN = 10  # differences in full
+_ALL, _LEARNING = "all parameters", "trainable"
 
 
 @dataclass(frozen=True)
@@ -66,25 +66,29 @@ def archive_parameters(path: Path) -> Inventory:
     return {name: _kind(tensor, None) for name, tensor in load_nemo(path).state_dict.items()}
 
 
-def nemo_parameters(cfg: DictConfig, python: str) -> Inventory:
-    """The tensors of NeMo's model of the same node, built by an interpreter that has NeMo."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
-    assert isinstance(plain, dict)
-    without_data = {name: value for name, value in plain.items() if not str(name).endswith("_ds")}
+def recorded_parameters(folder: Path) -> Inventory:
+    """The tensors of the model that was recorded in a folder."""
+    return _inventory(Recording(folder).structure["tensors"])
+
+
+def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Inventory]:
+    """The tensors of NeMo's models of the same nodes, built by an interpreter that has NeMo."""
     with tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "model.yaml"
-        config.write_text(OmegaConf.to_yaml(OmegaConf.create(without_data)), encoding="utf-8")
-        run = subprocess.run([python, str(_NEMO_SIDE), str(config)], capture_output=True, text=True, errors="replace")
+        paths = [Path(folder) / f"model_{index}.yaml" for index in range(len(cfgs))]
+        for cfg, path in zip(cfgs, paths, strict=True):
+            plain: Any = OmegaConf.to_container(cfg, resolve=True)
+            without_data = {name: value for name, value in plain.items() if not str(name).endswith("_ds")}
+            path.write_text(OmegaConf.to_yaml(OmegaConf.create(without_data)), encoding="utf-8")
+        command = [python, str(_NEMO_SIDE), *map(str, paths)]
+        run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1:] or ["no message"]
         raise NestError(f"{python}: NeMo could not build the model: {reason[0]}")
-    tensors = json.loads(run.stdout.splitlines()[-1])
+    return [_inventory(tensors) for tensors in json.loads(run.stdout.splitlines()[-1])]
+
+
+def _inventory(tensors: Mapping[str, Any]) -> Inventory:
     return {name: TensorKind(tuple(t["shape"]), t["dtype"], t["kind"]) for name, t in tensors.items()}
-
-
-def find_nemo() -> str | None:
-    """An interpreter with NeMo: this one, or the one that NEST_NEMO_PYTHON names."""
-    return sys.executable if importlib.util.find_spec("nemo") else os.environ.get("NEST_NEMO_PYTHON")
 
 
 def compare_parameters(ours: Inventory, theirs: Inventory) -> ParameterComparison:
@@ -115,6 +119,17 @@ def report(comparison: ParameterComparison, every_tensor: bool = False) -> str:
     return "\n".join(lines)
 
 
+def table_of_sizes(comparisons: Mapping[str, ParameterComparison]) -> str:
+    """One line for each size: how many parameters on either side, how many of them learn, and whether all agree."""
+    lines = [f"{'size':<12}{'ours':>16}{'NeMo':>16}{'trainable':>16}  tensors"]
+    for name, comparison in comparisons.items():
+        ours, theirs = _totals(comparison.ours), _totals(comparison.theirs)
+        same = f"{len(comparison.ours)} the same" if not comparison.differences else "DIFFERENT"
+        counts = f"{ours[_ALL]:>16,}{theirs[_ALL]:>16,}{ours[_LEARNING]:>16,}"
+        lines.append(f"{name:<12}{counts}  {same}")
+    return "\n".join([*lines, *(line for c in comparisons.values() for line in c.differences[:_SHOWN])])
+
+
 def _totals(inventory: Inventory) -> Counter[str]:
     """Numbers in each top-level module, then in all parameters, then in those that learn."""
     totals: Counter[str] = Counter()
@@ -122,8 +137,8 @@ def _totals(inventory: Inventory) -> Counter[str]:
         if tensor.kind != "buffer":
             totals[name.partition(".")[0]] += tensor.count
     modules = list(totals)
-    totals["all parameters"] = sum(totals[name] for name in modules)
-    totals["trainable"] = sum(tensor.count for tensor in inventory.values() if tensor.kind == "trainable")
+    totals[_ALL] = sum(totals[name] for name in modules)
+    totals[_LEARNING] = sum(tensor.count for tensor in inventory.values() if tensor.kind == "trainable")
     return totals
 
 

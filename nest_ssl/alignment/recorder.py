@@ -302,7 +302,7 @@ class Recorder(pl.Callback):
         size = write_step(self.options.output_dir, summary, recorded)
         self._write_metadata()
         seconds = time.monotonic() - step["started"]
-        _log.info("recorded step %d: %.2f GB, %.1f s", step["step"], size / _GIGABYTE, seconds)
+        _log.info("recorded step %d: %s, %.1f s", step["step"], _readable(size), seconds)
         if listener.left_out:
             _log.warning(
                 "step %d: %d calls of layers were left out, beyond save_max_gb=%g; choose layers with save_layers, "
@@ -323,10 +323,10 @@ class Recorder(pl.Callback):
         if not self.options.save_layers:
             layers = "no layers"
         steps = f"{count} step{'s' if count > 1 else ''} into {folder}"
-        text = f"recording {steps}: {surely / _GIGABYTE:.2f} GB of weights and gradients, and {layers}"
+        text = f"recording {steps}: {_readable(surely)} of weights and gradients, and {layers}"
         if surely > free:
-            raise RecordingError(f"{text}; the disk has {free / _GIGABYTE:.2f} GB free: record fewer steps")
-        return f"{text}; the disk has {free / _GIGABYTE:.0f} GB free"
+            raise RecordingError(f"{text}; the disk has {_readable(free)} free: record fewer steps")
+        return f"{text}; the disk has {_readable(free)} free"
 
 
 def structure_of(model: nn.Module) -> dict[str, Any]:
@@ -348,6 +348,10 @@ def total_norm(gradients: Iterable[Tensor]) -> float:
     """The norm of all gradients together."""
     norms = [gradient.detach().norm().double() for gradient in gradients]
     return float(torch.stack(norms).norm()) if norms else 0.0
+
+
+def _readable(size: float) -> str:
+    return f"{size / _GIGABYTE:.2f} GB" if size >= _GIGABYTE else f"{size / 1e6:.0f} MB"
 
 
 def _kind(parameter: nn.Parameter) -> str:

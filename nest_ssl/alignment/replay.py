@@ -7,7 +7,7 @@ compared with.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from nest_ssl.data import AudioNoiseBatch
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
+_MOST_THREADS = 1024
 Layers = Mapping[str, list[dict[str, Any]]]
 
 
@@ -40,7 +41,8 @@ def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
     _check_replayable(theirs)
     model = _build(theirs)
     empty_recording(folder)
-    history = [_replay_step(model, theirs, number, folder) for number in steps]
+    with _threads(theirs):
+        history = [_replay_step(model, theirs, number, folder) for number in steps]
     write_plain(structure_of(model), folder / "model_structure.pkl")
     versions = {"nest_ssl": nest_ssl.__version__, "torch": str(torch.__version__)}
     write_plain(
@@ -73,7 +75,7 @@ def _replay_step(
     step = theirs.step(number)
     _load_weights_before(model, theirs, number)
     layers, batch = step.layers, step.batch
-    with _given(model, step, layers) as outputs, _autocast(theirs):
+    with _given(model, step, layers) as outputs, _computing_as(theirs):
         listener = LayerListener(model)
         dither = _give_dither(model, layers)
         model.zero_grad()
@@ -104,7 +106,7 @@ def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> No
 
 
 @contextlib.contextmanager
-def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Any:
+def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Iterator[dict[str, Tensor]]:
     """While this is open, masks and dropout are the recorded ones; yields what the model's forward returns."""
     mask = step.outputs["masks"][:, 0].bool()  # (B, D, T) -> (B, T): the same for all features
     blocks = dict.fromkeys(("overlapping_blocks", "separate_blocks"), lambda lengths, frames: mask)
@@ -174,8 +176,27 @@ def _precision(theirs: Recording) -> str:
     return str(theirs.metadata.get("precision", "32-true"))
 
 
-def _autocast(theirs: Recording) -> contextlib.AbstractContextManager[Any]:
-    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=_precision(theirs) == "bf16-mixed")
+@contextlib.contextmanager
+def _threads(theirs: Recording) -> Iterator[None]:
+    """As many threads as NeMo had: they decide the order of sums."""
+    own, recorded = torch.get_num_threads(), str(theirs.metadata.get("versions", {}).get("threads", ""))
+    torch.set_num_threads(min(int(recorded), _MOST_THREADS) if recorded.isdecimal() and int(recorded) else own)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
+
+
+@contextlib.contextmanager
+def _computing_as(theirs: Recording) -> Iterator[None]:
+    """NeMo's precision: what Lightning sets up around a training step."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if _precision(theirs) == "64-true" else default)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=_precision(theirs) == "bf16-mixed"):
+            yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _check_replayable(theirs: Recording) -> None:
