@@ -29,7 +29,8 @@ DATA = ROOT / "data" / "dummy_ssl"
 MANIFESTS = ("train_manifest.json", "val_manifest.json", "noise_manifest.json")
 STAMP = "installed.json"  # in an environment: what was installed into it
 UNFINISHED = "unfinished"  # in an environment that start.py is making: nothing in it can be relied on
-TORCH, NEMO = "2.13.0", "3.0.0"
+TORCH = "2.13.0"
+NEMO = {"3.0.0": "NEST_NEMO_PYTHON", "2.7.3": "NEST_NEMO_273_PYTHON"}  # version: the variable that names one's own
 GIGABYTE = 10**9
 NEEDED_SPACE = {"nest_ssl": 3 * GIGABYTE, "NeMo": 6 * GIGABYTE}
 
@@ -42,8 +43,9 @@ USAGE = """usage: python start.py [task] [arguments]
   python start.py setup         only set up
 
 The first start makes .venv and installs into it; later ones begin at once. Paths are relative to this folder.
-  NEST_NEMO_PYTHON   an interpreter that has NeMo, for parity (otherwise NeMo is installed once into a cache folder)
-  NEST_CACHE         that cache folder
+  NEST_NEMO_PYTHON       an interpreter that has NeMo 3.0.0, for parity
+  NEST_NEMO_273_PYTHON   the same with NeMo 2.7.3; what neither names is installed once into a cache folder
+  NEST_CACHE             that cache folder
 pip's own settings apply, such as an extra index with CPU-only builds of torch (the usual ones for Linux bring CUDA).
 """
 
@@ -100,21 +102,22 @@ def project_python(*extras: str) -> Path:
     return python
 
 
-def nemo_python() -> Path:
-    """An interpreter that has NeMo: the user's, or one of our own that all clones on this machine share."""
-    chosen = os.environ.get("NEST_NEMO_PYTHON")
+def nemo_python(version: str) -> Path:
+    """An interpreter that has this NeMo: the user's, or one of our own that all clones on this machine share."""
+    variable = NEMO[version]
+    chosen = os.environ.get(variable)
     if chosen:
         if not Path(chosen).is_file():
-            raise SetupError(f"NEST_NEMO_PYTHON is {chosen!r}; expected the path of a Python interpreter that has NeMo")
+            raise SetupError(f"{variable} is {chosen!r}; expected the path of a Python that has NeMo {version}")
         return Path(chosen)
-    version = "{}.{}".format(*sys.version_info[:2])
-    folder = cache_folder() / f"nemo-{NEMO}-torch-{TORCH}-py{version}"
+    python_version = "{}.{}".format(*sys.version_info[:2])
+    folder = cache_folder() / f"nemo-{version}-torch-{TORCH}-py{python_version}"
     if not interpreter(folder).exists():
-        make_nemo_environment(folder)
+        make_nemo_environment(version, folder)
     return interpreter(folder)
 
 
-def make_nemo_environment(folder: Path) -> None:
+def make_nemo_environment(version: str, folder: Path) -> None:
     """Install NeMo beside its final place and move it there when it is complete, so that nobody sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for leftover in folder.parent.glob(f"{folder.name}.*.partial"):
@@ -123,9 +126,9 @@ def make_nemo_environment(folder: Path) -> None:
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         make_environment(partial, NEEDED_SPACE["NeMo"])
-        packages = [f"torch=={TORCH}", f"nemo_toolkit[asr]=={NEMO}"]
-        log = folder.with_suffix(".log")
-        pip_install(interpreter(partial), packages, log, f"NeMo {NEMO} into {folder}", "about 5 minutes")
+        packages = [f"torch=={TORCH}", f"nemo_toolkit[asr]=={version}"]
+        log = folder.with_name(f"{folder.name}.log")
+        pip_install(interpreter(partial), packages, log, f"NeMo {version} into {folder}", "about 5 minutes")
         (partial / UNFINISHED).unlink()
         partial.rename(folder)
     except OSError as error:
@@ -272,8 +275,9 @@ def test(arguments: list[str]) -> int:
 
 
 def parity(arguments: list[str]) -> int:
-    python, nemo = set_up("dev"), nemo_python()
-    return run(python, "-m", "pytest", "tests/parity", *arguments, environment={"NEST_NEMO_PYTHON": str(nemo)})
+    python = set_up("dev")
+    interpreters = {variable: str(nemo_python(version)) for version, variable in NEMO.items()}
+    return run(python, "-m", "pytest", "tests/parity", *arguments, environment=interpreters)
 
 
 def setup(arguments: list[str]) -> int:

@@ -104,34 +104,54 @@ def test_an_environment_of_the_users_own_is_used_as_it_is(project: Path) -> None
     assert mine.exists()
 
 
-def test_nemo_is_installed_once_for_all_clones(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def cache(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and no NeMo of the user's own."""
     monkeypatch.setenv("NEST_CACHE", str(project / "cache"))
-    monkeypatch.delenv("NEST_NEMO_PYTHON", raising=False)
-    first = start.nemo_python()
-    assert start.nemo_python() == first
-    assert first.exists()
-    assert _installed(project) == ["nemo_toolkit[asr]==3.0.0"]
-    assert [path.name for path in (project / "cache").iterdir()] == [first.parents[1].name]
+    for variable in start.NEMO.values():
+        monkeypatch.delenv(variable, raising=False)
+    return project / "cache"
 
 
-def test_failed_nemo_installation_leaves_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_nemo_is_installed_once_for_all_clones(project: Path, cache: Path) -> None:
+    first = {version: start.nemo_python(version) for version in start.NEMO}
+    assert {version: start.nemo_python(version) for version in start.NEMO} == first
+    assert all(python.exists() for python in first.values())
+    assert _installed(project) == ["nemo_toolkit[asr]==3.0.0", "nemo_toolkit[asr]==2.7.3"]
+    assert {path.name for path in cache.iterdir()} == {python.parents[1].name for python in first.values()}
+
+
+def test_parity_hands_over_every_nemo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handed: dict[str, str] = {}
+    monkeypatch.setenv("NEST_NEMO_273_PYTHON", sys.executable)
+    monkeypatch.setattr(start, "set_up", lambda *_: Path("python"))
+    monkeypatch.setattr(start, "run", lambda *_, environment: handed.update(environment) or 0)
+    assert start.main(["parity"]) == 0
+    assert handed == {
+        "NEST_NEMO_PYTHON": str(start.nemo_python("3.0.0")),
+        "NEST_NEMO_273_PYTHON": sys.executable,
+    }
+
+
+def test_failed_nemo_installation_leaves_nothing(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: object) -> None:
         raise start.SetupError("no network")
 
-    monkeypatch.setenv("NEST_CACHE", str(project / "cache"))
-    monkeypatch.delenv("NEST_NEMO_PYTHON", raising=False)
     monkeypatch.setattr(start, "pip_install", failing)
     with pytest.raises(start.SetupError, match="no network"):
-        start.nemo_python()
-    assert not list((project / "cache").iterdir())
+        start.nemo_python("3.0.0")
+    assert not list(cache.iterdir())
 
 
-def test_nemo_interpreter_of_the_users_choice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NEST_NEMO_PYTHON", sys.executable)
-    assert start.nemo_python() == Path(sys.executable)
-    monkeypatch.setenv("NEST_NEMO_PYTHON", str(tmp_path / "nothing"))
-    with pytest.raises(start.SetupError, match=r"NEST_NEMO_PYTHON is .*nothing"):
-        start.nemo_python()
+@pytest.mark.parametrize(("version", "variable"), start.NEMO.items())
+def test_nemo_interpreter_of_the_users_choice(
+    version: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, sys.executable)
+    assert start.nemo_python(version) == Path(sys.executable)
+    monkeypatch.setenv(variable, str(tmp_path / "nothing"))
+    with pytest.raises(start.SetupError, match=rf"{variable} is .*nothing.*{version}"):
+        start.nemo_python(version)
 
 
 def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(

@@ -11,72 +11,53 @@ import gzip
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO
 
 import torch
-import yaml
-from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from omegaconf import DictConfig
 
 from nest_ssl.checkpoint.atomic import atomic_write
+from nest_ssl.checkpoint.config import LARGEST_CONFIG, config_text, parse_config
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
+from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
 from nest_ssl.errors import CheckpointError
-from nest_ssl.targets import TARGETS
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
-_LARGEST = {CONFIG_NAME: 8 * 2**20, WEIGHTS_NAME: 64 * 2**30}  # bytes
-_DEEPEST_CONFIG = 50
+_LARGEST = {CONFIG_NAME: LARGEST_CONFIG, WEIGHTS_NAME: 64 * 2**30}  # bytes
 _LARGEST_GZIP_RATIO = 100  # float weights shrink by a tenth or so; more is an attack on the disk
 _GZIP_MAGIC = b"\x1f\x8b"
-
-# What NeMo looks for in a configuration that it restores.
-_NEMO_CLASS = "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"
-_NEMO_VERSION = "3.0.0"
-
-
-@dataclass(frozen=True)
-class NemoArchive:
-    """A model as an archive holds it: its configuration (the `model` node) and its weights."""
-
-    config: DictConfig
-    state_dict: dict[str, Tensor]
-
-
-class SavableModel(Protocol):
-    """A model that remembers the configuration it was built from."""
-
-    cfg: DictConfig
-
-    def state_dict(self) -> dict[str, Any]: ...
 
 
 def save_nemo(model: SavableModel, path: Path | str) -> None:
     """Write `model` (its `cfg` and weights) as an archive that NeMo restores too; call it on one rank only."""
-    config = OmegaConf.to_yaml(config_for_nemo(model.cfg)).encode()
-    weights = model.state_dict()
+    write_nemo(SavedModel(model.cfg, model.state_dict()), path)
+
+
+def write_nemo(saved: SavedModel, path: Path | str) -> None:
+    """The same for a model that exists as configuration and weights only."""
+    config = config_text(saved.config).encode()
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         _write_member(file, CONFIG_NAME, lambda: file.write(config))
-        _write_member(file, WEIGHTS_NAME, lambda: torch.save(weights, file))
+        _write_member(file, WEIGHTS_NAME, lambda: torch.save(saved.state_dict, file))
         file.write(bytes(2 * tarfile.BLOCKSIZE))  # end of the archive
 
 
-def config_for_nemo(config: DictConfig) -> DictConfig:
-    """The configuration, resolved, in the words NeMo knows: its class paths, its name and version of the model."""
-    plain: dict[str, Any] = _with_nemo_targets(OmegaConf.to_container(config, resolve=True))
-    return OmegaConf.create({"nemo_version": _NEMO_VERSION, **plain, "target": _NEMO_CLASS})
-
-
-def load_nemo(path: Path | str) -> NemoArchive:
+def load_nemo(path: Path | str) -> SavedModel:
     """Read an archive of ours or NeMo's, plain or gzipped."""
     path = Path(path)
-    with reading(path, "a .nemo archive"), _plain_tar(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
-        members = _checked_members(tar, file, path)
-        config = _parse_config(_open_member(tar, members[CONFIG_NAME]).read(), path)
-        state_dict = checked_state_dict(load_tensors(_open_member(tar, members[WEIGHTS_NAME])), path)
-    return NemoArchive(config, state_dict)
+    with _opened(path) as (tar, members):
+        config = parse_config(_content(tar, members[CONFIG_NAME]).read(), path)
+        weights = checked_state_dict(load_tensors(_content(tar, members[WEIGHTS_NAME])), path)
+    return SavedModel(config, weights)
+
+
+def load_nemo_config(path: Path | str) -> DictConfig:
+    """Only the configuration, which is there at once however large the weights are."""
+    path = Path(path)
+    with _opened(path) as (tar, members):
+        return parse_config(_content(tar, members[CONFIG_NAME]).read(), path)
 
 
 def _write_member(file: IO[bytes], name: str, write: Callable[[], object]) -> None:
@@ -93,19 +74,11 @@ def _write_member(file: IO[bytes], name: str, write: Callable[[], object]) -> No
     file.seek(0, 2)
 
 
-def _with_nemo_targets(value: Any) -> Any:
-    """Our class paths replaced by NeMo's, which both of us read."""
-    if isinstance(value, dict):
-        converted = {name: _with_nemo_targets(item) for name, item in value.items()}
-        if converted.get("_target_") in TARGETS:
-            converted["_target_"] = _NEMO_TARGET[TARGETS[converted["_target_"]]]
-        return converted
-    if isinstance(value, list):
-        return [_with_nemo_targets(item) for item in value]
-    return value
-
-
-_NEMO_TARGET = {name: path for path, name in reversed(TARGETS.items()) if path.startswith("nemo.")}  # the first path
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
+    """The archive and its two members, checked."""
+    with reading(path, "a .nemo archive"), _plain_tar(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        yield tar, _checked_members(tar, file, path)
 
 
 @contextlib.contextmanager
@@ -158,41 +131,7 @@ def _checked_members(tar: tarfile.TarFile, file: IO[bytes], path: Path) -> dict[
     return found
 
 
-def _open_member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
     content = tar.extractfile(member)
     assert content is not None  # a plain file
     return content
-
-
-def _parse_config(content: bytes, path: Path) -> DictConfig:
-    """YAML of plain values only; references between keys stay references, calls of resolvers are refused."""
-    text = content.decode("utf-8")
-    _refuse_yaml_bombs(text, path)
-    config = OmegaConf.create(text)
-    if not isinstance(config, DictConfig):
-        raise CheckpointError(f"{path}: {CONFIG_NAME} is not a table of settings")
-    _refuse_resolvers(OmegaConf.to_container(config, resolve=False), path)
-    whole = config.get("model", config)
-    return whole if isinstance(whole, DictConfig) else config
-
-
-def _refuse_yaml_bombs(text: str, path: Path) -> None:
-    """Aliases can grow without bound when copied, and deep nesting costs the parser the square of its depth."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise CheckpointError(f"{path}: refused: {CONFIG_NAME} uses YAML aliases")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST_CONFIG:
-            raise CheckpointError(f"{path}: refused: {CONFIG_NAME} is nested more than {_DEEPEST_CONFIG} deep")
-
-
-def _refuse_resolvers(value: Any, path: Path) -> None:
-    """`${oc.env:HOME}` and its like would read this machine when the configuration is used."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        for item in value:
-            _refuse_resolvers(item, path)
-    elif isinstance(value, str) and ":" in value.partition("${")[2]:
-        raise CheckpointError(f"{path}: refused: {CONFIG_NAME} asks to evaluate {value!r}")

@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.checkpoint.config import config_of_values
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
+from nest_ssl.checkpoint.saved_model import SavedModel
 from nest_ssl.errors import CheckpointError
 
 
@@ -50,16 +53,33 @@ def load_lightning_checkpoint(path: Path | str) -> dict[str, Any]:
         checkpoint["state_dict"] = checked_state_dict(checkpoint["state_dict"], path)
         checkpoint.pop("hparams_type", None)  # a class, of no use to plain values
         if "hyper_parameters" in checkpoint:
-            checkpoint["hyper_parameters"] = _plain(checkpoint["hyper_parameters"])
+            checkpoint["hyper_parameters"] = _plain(checkpoint["hyper_parameters"], {})
     return checkpoint
 
 
-def _plain(value: Any) -> Any:
-    """A stored setting as Python's own containers and values, references left as text."""
+def load_lightning_model(path: Path | str) -> SavedModel:
+    """The model in a checkpoint: its weights, and the configuration that NeMo and we keep in `hyper_parameters`."""
+    path = Path(path)
+    checkpoint = load_lightning_checkpoint(path)
+    settings = checkpoint.get("hyper_parameters")
+    stored = settings.get("cfg") if isinstance(settings, dict) else None
+    with reading(path, "a Lightning checkpoint"):
+        config: DictConfig = config_of_values(stored, path) if stored else OmegaConf.create({})
+    return SavedModel(config, checkpoint["state_dict"])
+
+
+def _plain(value: Any, done: dict[int, Any]) -> Any:
+    """A stored setting as Python's own containers and values, references left as text.
+
+    What is stored once and used many times is converted once (`done`), or a small file could keep us busy for ever.
+    """
     if isinstance(value, PickledConfig):
         value = vars(value).get("_content", vars(value).get("_val"))
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value
+    if not isinstance(value, dict | list):
+        return value
+    if id(value) not in done:
+        if isinstance(value, dict):
+            done[id(value)] = {key: _plain(item, done) for key, item in value.items()}
+        else:
+            done[id(value)] = [_plain(item, done) for item in value]
+    return done[id(value)]

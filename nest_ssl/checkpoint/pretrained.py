@@ -11,8 +11,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from nest_ssl.checkpoint.archive import load_nemo
+from nest_ssl.checkpoint.files import read_model
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint
+from nest_ssl.checkpoint.safe_load import refuse_other_shapes
 from nest_ssl.errors import CheckpointError, ConfigError, nearest
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ def initialise_from_pretrained(model: nn.Module, cfg: DictConfig) -> None:
         raise ConfigError(f"{key}: models are not downloaded by name; get the .nemo file and give {_NEMO}=<path>")
     for source in _sources(cfg[key], key):
         if key == _NEMO:
-            state_dict = load_nemo(source.path).state_dict
+            state_dict = read_model(source.path).state_dict
         else:
             state_dict = load_lightning_checkpoint(source.path)["state_dict"]
         _load_part(model, state_dict, source)
@@ -89,12 +90,7 @@ def _load_part(model: nn.Module, state_dict: Mapping[str, Tensor], source: Weigh
     chosen = {name: tensor for name, tensor in source.select(state_dict).items() if name in own}
     if not chosen:
         raise CheckpointError(f"{source.path}: none of its {len(state_dict)} tensors is wanted and in the model")
-    for name, tensor in chosen.items():
-        if tensor.shape != own[name].shape:
-            raise CheckpointError(
-                f"{source.path}: {name} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}; "
-                "use the model's own sizes or exclude it"
-            )
+    refuse_other_shapes(chosen, own, source.path)
     model.load_state_dict(chosen, strict=False)
     _log.info(
         "initialised %d of the model's %d tensors from %s (%d in the file not used)",

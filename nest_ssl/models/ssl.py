@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -239,6 +240,51 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         from nest_ssl.checkpoint import initialise_from_pretrained  # checkpoint knows models, not the other way round
 
         initialise_from_pretrained(self, cfg)
+
+    @rank_zero_only
+    def save_to(self, save_path: Path | str) -> None:
+        """Write configuration and weights to a `.nemo` archive, which NeMo restores too, or a `.safetensors` file."""
+        from nest_ssl.checkpoint import save_model
+
+        save_model(self, save_path)
+
+    @classmethod
+    def restore_from(
+        cls,
+        restore_path: Path | str,
+        override_config_path: Path | str | DictConfig | None = None,
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        return_config: bool = False,
+        trainer: pl.Trainer | None = None,
+    ) -> Any:
+        """The model that we or NeMo saved in a `.nemo`, `.safetensors` or `.ckpt` file, or only its configuration.
+
+        An override takes the place of the whole configuration. The model is in training mode, on the GPU if there is
+        one and `map_location` says nothing else; data loaders are made when training starts.
+        """
+        from nest_ssl.checkpoint import restore_config, restore_model
+
+        if return_config:
+            return restore_config(restore_path, override_config_path)
+        return restore_model(cls, restore_path, override_config_path, map_location, strict, trainer)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name: Path | str,
+        *,
+        override_config_path: Path | str | DictConfig | None = None,
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        return_config: bool = False,
+        trainer: pl.Trainer | None = None,
+    ) -> Any:
+        """`restore_from` of a local file; models are not downloaded by name."""
+        from nest_ssl.checkpoint import pretrained_file
+
+        path = pretrained_file(model_name)
+        return cls.restore_from(path, override_config_path, map_location, strict, return_config, trainer)
 
 
 def _metric_prefix(manifest: Any) -> str:

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from nest_ssl.data.dummy import make_dummy_corpus
 from tests.parity.corpora import make_mixed_corpus
+from tests.parity.matrix import write_matrix
 from tests.parity.variants import AGAIN, CONFIG, ROOT, SEED, VARIANTS
 
 RECORD = Path(__file__).with_name("record.py")
@@ -19,42 +22,85 @@ RECORD = Path(__file__).with_name("record.py")
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix", type=Path, metavar="FILE.md", help="write the table of all variants (docs/parity.md and .zh.md)"
+    )
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse a table that could not be complete or written, before minutes are spent on it."""
+    matrix = session.config.getoption("matrix")
+    if matrix is None:
+        return
+    missing = len(VARIANTS.keys() - _selected(session))
+    if missing:
+        raise pytest.UsageError(f"--matrix needs all {len(VARIANTS)} variants and {missing} are not selected: drop -k")
+    if not matrix.parent.is_dir():
+        raise pytest.UsageError(f"--matrix is {matrix}, but there is no folder {matrix.parent}: make it first")
+
+
 @pytest.fixture(scope="session")
 def nemo() -> str:
-    """The interpreter that has NeMo."""
-    python = os.environ.get("NEST_NEMO_PYTHON")
+    """The interpreter that has NeMo 3.0.0, whose numbers are the ones to match."""
+    return _interpreter_from("NEST_NEMO_PYTHON")
+
+
+@pytest.fixture(scope="session")
+def nemo_273() -> str:
+    """The interpreter that has NeMo 2.7.3, an older release: its archives and recordings have to be read too."""
+    return _interpreter_from("NEST_NEMO_273_PYTHON")
+
+
+def _interpreter_from(variable: str) -> str:
+    python = os.environ.get(variable)
     if not python:
-        raise pytest.UsageError("NEST_NEMO_PYTHON names no interpreter with NeMo: use `python start.py parity`")
+        raise pytest.UsageError(f"{variable} names no interpreter with NeMo: use `python start.py parity`")
     return python
 
 
 @pytest.fixture(scope="session")
-def recordings(request: pytest.FixtureRequest, nemo: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The folder of recordings of each implementation."""
+def recordings(
+    request: pytest.FixtureRequest, nemo: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Path]]:
+    """The folder of recordings of each implementation; both are recorded at once."""
     folder = tmp_path_factory.mktemp("parity")
     plan = folder / "plan.json"
     plan.write_text(json.dumps(_plan(request.session, folder)), encoding="utf-8")
-    return {
-        implementation: _record(python, implementation, plan, folder / implementation)
-        for implementation, python in (("nemo", nemo), ("nest_ssl", sys.executable))
-    }
+    pythons = {"nemo": nemo, "nest_ssl": sys.executable}
+    with ThreadPoolExecutor() as pool:
+        recorded = {
+            implementation: pool.submit(_record, python, implementation, plan, folder / implementation)
+            for implementation, python in pythons.items()
+        }
+    folders = {implementation: future.result() for implementation, future in recorded.items()}
+    yield folders
+    matrix = request.config.getoption("matrix")
+    if matrix:
+        write_matrix(matrix, folders)
+
+
+def _selected(session: pytest.Session) -> set[str]:
+    """The variants whose tests were selected."""
+    callspecs = [getattr(item, "callspec", None) for item in session.items]
+    return {spec.params["variant"] for spec in callspecs if spec is not None and "variant" in spec.params}
 
 
 def _plan(session: pytest.Session, folder: Path) -> dict[str, object]:
     """What to record: the variants whose tests were selected, on corpora made here."""
     make_dummy_corpus(folder / "dummy")
     make_mixed_corpus(folder / "mixed")
-    callspecs = [getattr(item, "callspec", None) for item in session.items]
-    selected = {spec.params["variant"] for spec in callspecs if spec is not None and "variant" in spec.params}
-    names = [name for name in VARIANTS if name in selected] or list(VARIANTS)[:1]
-    runs = {**{name: VARIANTS[name] for name in names}, names[0] + AGAIN: VARIANTS[names[0]]}
+    names = [name for name in VARIANTS if name in _selected(session)] or list(VARIANTS)[:1]
+    repeated = min(names, key=lambda name: VARIANTS[name].steps)
+    runs = {**{name: VARIANTS[name] for name in names}, repeated + AGAIN: VARIANTS[repeated]}
     return {
         "config": str(CONFIG),
+        "seed": SEED,
         "variants": [
             {
                 "name": name,
                 "steps": variant.steps,
-                "seed": SEED,
+                "resumed_after": variant.resumed_after,
                 "overrides": variant.overrides(folder / "dummy", folder / "mixed"),
             }
             for name, variant in runs.items()

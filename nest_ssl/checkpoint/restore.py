@@ -1,0 +1,123 @@
+"""`save_to` and `restore_from`: a model to a file and back, as NeMo does it, but never trusting the file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from lightning.pytorch import Trainer
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from nest_ssl.checkpoint.config import parse_config, refuse_evaluation
+from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_class, usable_config, write_model
+from nest_ssl.checkpoint.safe_load import reading, refuse_other_shapes
+from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.errors import CheckpointError, ConfigError
+from nest_ssl.models.parts import MODEL_KEYS
+
+if TYPE_CHECKING:
+    from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+
+_log = logging.getLogger(__name__)
+Override = Path | str | DictConfig | None
+Model = TypeVar("Model", bound="EncDecDenoiseMaskedTokenPredModel")
+
+
+def save_model(model: EncDecDenoiseMaskedTokenPredModel, path: Path | str) -> None:
+    """Write a `.nemo` archive or, if the name ends in it, a `.safetensors` file."""
+    write_model(SavedModel(model.cfg, model.state_dict()), Path(path).expanduser())
+
+
+def restore_config(path: Path | str, override: Override = None) -> DictConfig:
+    """The configuration that `restore_model` would build from; no weights are read for it if possible."""
+    path = Path(path).expanduser()
+    return _chosen_config(read_config(path), path, override)
+
+
+def restore_model(
+    model_class: type[Model],
+    path: Path | str,
+    override: Override = None,
+    map_location: torch.device | str | None = None,
+    strict: bool = True,
+    trainer: Trainer | None = None,
+) -> Model:
+    """The model in a file, ready to train (as in NeMo), on the GPU if there is one; its data need not exist.
+
+    `override` takes the place of the whole configuration in the file. With `strict`, file and model must have the same
+    tensors; without, those that both have are loaded.
+    """
+    path = Path(path).expanduser()
+    saved = read_model(path)
+    config = _chosen_config(saved.config, path, override)
+    try:
+        model = model_class(cfg=config, trainer=trainer)
+    except ConfigError as error:
+        raise CheckpointError(f"{_origin(path, override)}: {error}") from error
+    except Exception as error:  # values that nobody would write can raise anything
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(f"{_origin(path, override)}: no model can be built from it: {reason}") from error
+    _load_weights(model, saved.state_dict, strict, path)
+    _log.info("restored %s from %s", model_class.__name__, path)
+    return model.to(map_location or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def pretrained_file(name: Path | str) -> Path:
+    """The local file that stands for a pretrained model."""
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise CheckpointError(f"{str(name)!r}: is not a file, and models are not downloaded; get it and give its path")
+    return path
+
+
+def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictConfig:
+    """The override, which has to be right, or what the file says, from which keys that nothing reads are left out."""
+    if override is not None:
+        refuse_other_class(stored, path)
+        return usable_config(_override_config(override), _origin(path, override))
+    stored = usable_config(stored, path)
+    # NeMo ignores what it does not know in the `model` node, so that archives of other versions have such keys.
+    unknown = [str(key) for key in stored if key not in MODEL_KEYS]
+    if unknown:
+        _log.warning("%s: ignored settings that the model does not have: %s", path, ", ".join(unknown))
+    return OmegaConf.masked_copy(stored, [key for key in stored if key in MODEL_KEYS])
+
+
+def _override_config(override: Path | str | DictConfig) -> DictConfig:
+    """A file is read as archives are; an object must not evaluate anything either, since it may come from one."""
+    if isinstance(override, DictConfig):
+        whole = override._get_root()  # references may lead out of the node that was given
+        refuse_evaluation(OmegaConf.to_container(whole, resolve=False), "override_config_path")
+        model = override.get("model", override)
+        return model if isinstance(model, DictConfig) else override
+    path = Path(override).expanduser()
+    with reading(path, "a configuration"):
+        return parse_config(path.read_bytes(), path)
+
+
+def _origin(path: Path, override: Override) -> Path | str:
+    """Where the configuration came from, to name it in errors."""
+    if override is None:
+        return path
+    return "override_config_path" if isinstance(override, DictConfig) else Path(override)
+
+
+def _load_weights(model: Any, weights: Mapping[str, Tensor], strict: bool, path: Path) -> None:
+    own = model.state_dict()
+    if own.keys().isdisjoint(weights):
+        raise CheckpointError(f"{path}: none of its {len(weights)} tensors is in the model")
+    refuse_other_shapes(weights, own, path)
+    if strict:
+        _refuse_names([name for name in own if name not in weights], "is in the model but not in the file", path)
+        _refuse_names([name for name in weights if name not in own], "is in the file but not in the model", path)
+    model.load_state_dict(dict(weights), strict=False)
+
+
+def _refuse_names(names: list[str], why: str, path: Path) -> None:
+    if names:
+        others = f" (nor are {len(names) - 1} others)" if len(names) > 1 else ""
+        raise CheckpointError(f"{path}: {names[0]} {why}{others}; strict=False loads what both have")
