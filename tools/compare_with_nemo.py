@@ -79,7 +79,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nemo-python", help="an interpreter that has NeMo")
     against = parser.add_mutually_exclusive_group()
     against.add_argument("--archive", type=Path, help="compare with a .nemo file, in place of NeMo itself")
-    against.add_argument("--recording", type=Path, help="compare with the model of a recording, in place of NeMo itself")
+    against.add_argument(
+        "--recording", type=Path, help="compare with the model of a recording, in place of NeMo itself"
+    )
     against.add_argument("--all-sizes", action="store_true", help="compare every preset size")
     parser.add_argument("--list", action="store_true", help="list every tensor")
     return parser.parse_intermixed_args()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nest_ssl.alignment.checklist import Setting, differing_settings
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.errors import CheckpointError
 
@@ -115,6 +116,12 @@ class CurvePoint:
     grad_norm: tuple[float, float]
     lr: tuple[float, float]
 
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether the two agree; where no frame was masked, NeMo's loss is NaN and ours 0."""
+        unmasked = math.isnan(self.loss[0]) and self.loss[1] == 0
+        pairs = [*([] if unmasked else [self.loss]), self.grad_norm, self.lr]
+        return all(a == b or abs(a - b) <= tolerance.atol + tolerance.rtol * abs(a) for a, b in pairs)
+
 
 @dataclass
 class Comparison:
@@ -131,15 +138,30 @@ class Comparison:
 
     @property
     def aligned(self) -> bool:
-        """No mismatch anywhere."""
+        """No mismatch anywhere, also not in the losses and gradient norms of steps that were not recorded whole."""
         parts = [self.structure.aligned, self.initial_weights.aligned, *(step.aligned for step in self.steps)]
-        return bool(self.steps) and all(parts)
+        return bool(self.steps) and all(parts) and self.first_parting is None
 
     @property
     def identical(self) -> bool:
         """Aligned, and every number the same to the last bit."""
         sections = [self.structure, self.initial_weights, *(s for step in self.steps for s in step.sections)]
-        return self.aligned and all(section.identical == len(section.items) for section in sections)
+        bits = Tolerance(0, 0)
+        return (
+            self.aligned
+            and all(section.identical == len(section.items) for section in sections)
+            and all(point.within(bits) for point in self.curves)
+        )
+
+    @property
+    def first_parting(self) -> CurvePoint | None:
+        """The first step whose loss, gradient norm or learning rate differs beyond the tolerance."""
+        return next((point for point in self.curves if not point.within(self.tolerance)), None)
+
+    @property
+    def differing_settings(self) -> list[Setting]:
+        """Why the two may differ before any of their mathematics does."""
+        return differing_settings(self.nemo, self.ours)
 
     @property
     def replayed(self) -> bool:
@@ -174,7 +196,7 @@ def compare(
 def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
     """Every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
     result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=_dtype(theirs))
-    if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
+    if not _comparable(theirs, ours):
         note = f"NeMo {list(theirs.shape)} {_dtype(theirs)}, ours {list(ours.shape)} {_dtype(ours)}"
         return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
     if torch.equal(theirs, ours):
@@ -302,7 +324,7 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     for part in ("inputs", "outputs"):
         left = list(theirs[part].values())
         for tensor in ours[part].values():
-            partner = next((t for t in left if t.shape == tensor.shape and t.dtype == tensor.dtype), None)
+            partner = next((t for t in left if _comparable(t, tensor)), None)
             if partner is not None:
                 left = [t for t in left if t is not partner]
                 compared.append((part, compare_tensors(label, partner, tensor, tolerance)))
@@ -316,6 +338,14 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     if shown.identical or part == "outputs":
         return shown
     return replace(shown, note=shown.note or "its input")
+
+
+def _comparable(theirs: Tensor, ours: Tensor) -> bool:
+    """The same shape and type; whole numbers, which are lengths and tokens, may be of any width."""
+    whole = (torch.int16, torch.int32, torch.int64)
+    return theirs.shape == ours.shape and (
+        theirs.dtype == ours.dtype or (theirs.dtype in whole and ours.dtype in whole)
+    )
 
 
 def _order(entry: tuple[Mapping[str, Any], str, int]) -> int:

@@ -41,7 +41,7 @@ def _leave_memory_untouched() -> None:
     """Skip initial values: only shapes matter here, and the largest model would take gigabytes and a minute."""
     import torch
 
-    for name, function in inspect.getmembers(torch.nn.init, inspect.isfunction):
+    for name, _ in inspect.getmembers(torch.nn.init, inspect.isfunction):
         if name.endswith("_") and not name.startswith("_"):
             setattr(torch.nn.init, name, lambda tensor, *args, **kwargs: tensor)
 

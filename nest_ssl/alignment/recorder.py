@@ -210,7 +210,7 @@ class Recorder(pl.Callback):
         self._metadata: dict[str, Any] = {
             "format": FORMAT,
             "side": side,
-            "versions": {**versions, **_versions()},
+            "versions": {**versions, **machine_versions()},
             "config": config,
             "layers": list(options.save_layers),
             "half": options.save_half,
@@ -431,7 +431,8 @@ def empty_recording(folder: Path) -> None:
         shutil.rmtree(old)
 
 
-def _versions() -> dict[str, str]:
+def machine_versions() -> dict[str, str]:
+    """What decides the last bits besides the code."""
     return {
         "torch": str(torch.__version__),
         "lightning": lightning.__version__,

@@ -21,6 +21,7 @@ from nest_ssl.alignment.recorder import (
     LayerListener,
     RecordedTensors,
     empty_recording,
+    machine_versions,
     structure_of,
     total_norm,
     write_plain,
@@ -43,8 +44,8 @@ def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
     empty_recording(folder)
     with _threads(theirs):
         history = [_replay_step(model, theirs, number, folder) for number in steps]
+        versions = {"nest_ssl": nest_ssl.__version__, **machine_versions()}
     write_plain(structure_of(model), folder / "model_structure.pkl")
-    versions = {"nest_ssl": nest_ssl.__version__, "torch": str(torch.__version__)}
     write_plain(
         {
             **theirs.metadata,
@@ -75,13 +76,15 @@ def _replay_step(
     step = theirs.step(number)
     _load_weights_before(model, theirs, number)
     layers, batch = step.layers, step.batch
+    dither = model.preprocessor.dither
     with _given(model, step, layers) as outputs, _computing_as(theirs):
         listener = LayerListener(model)
-        dither = _give_dither(model, layers)
+        dither_hook = _give_dither(model, layers)
         model.zero_grad()
         loss, _ = model.predict_masked(_as_batch(batch))
         listener.detach()
-        dither.remove()
+        dither_hook.remove()
+    model.preprocessor.dither = dither
     loss.backward()
     gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
     summary = {
@@ -153,13 +156,21 @@ class _RecordedDropout:
 
 
 def _give_dither(model: EncDecDenoiseMaskedTokenPredModel, layers: Layers) -> Any:
-    """Replace the preprocessor's signals by NeMo's with its dither, after they were compared as they came."""
+    """Replace the preprocessor's signals by NeMo's with its dither, after they were compared as they came.
+
+    NeMo adds dither in place, in the layer inside its preprocessor: what that overwrote is the dithered signal.
+    """
+    dithered = [
+        next(iter(call.get("changed", {}).values()), None) for call in layers.get("preprocessor.featurizer", [])
+    ]
+    if model.preprocessor.dither > 0 and (not dithered or any(signal is None for signal in dithered)):
+        raise NestError("its dither was not recorded; record all layers, or with model.preprocessor.dither=0")
     model.preprocessor.dither = 0.0
-    calls = iter(layers.get("preprocessor", []))
+    signals = iter(dithered)
 
     def with_dither(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        changed = next(calls, {}).get("changed", {})
-        return args, {**kwargs, **changed}
+        signal = next(signals, None)
+        return args, kwargs if signal is None else {**kwargs, "input_signal": signal}
 
     return model.preprocessor.register_forward_pre_hook(with_dither, with_kwargs=True)
 

@@ -12,7 +12,7 @@ _SHOWN = 10  # mismatches in full
 
 def text_report(comparison: Comparison) -> str:
     """Structure once, the other sections for every step compared."""
-    lines = [*_heading("1. Model structure"), *_structure(comparison)]
+    lines = [*_settings(comparison), *_heading("1. Model structure"), *_structure(comparison)]
     for step in comparison.steps:
         suffix = f" (step {step.step})" if len(comparison.steps) > 1 else ""
         lines += [
@@ -25,12 +25,12 @@ def text_report(comparison: Comparison) -> str:
         lines += [*_heading(f"4. Parameter gradients{suffix}"), *_section(step.gradients, "gradients")]
         lines += _section(step.weights, "weights after the step")
         lines += [*_heading(f"5. Layer outputs{suffix}"), *_section(step.layers, "calls of layers"), *_first(step)]
-    return "\n".join([*lines, "", verdict(comparison)])
+    return "\n".join([*lines, "", *_parting(comparison), verdict(comparison)])
 
 
 def summary(comparison: Comparison) -> str:
     """A line for each step, where to look if something differs, and the verdict."""
-    lines = []
+    lines = list(_settings(comparison))
     for step in comparison.steps:
         compared = [section for section in step.sections if section.items]
         counts = ", ".join(f"{section.name} {section.matched}/{len(section.items)}" for section in compared)
@@ -38,7 +38,7 @@ def summary(comparison: Comparison) -> str:
             f"step {step.step}: loss {step.losses[0]:.7g} / {step.losses[1]:.7g}; matching: {counts}",
             *_first(step),
         ]
-    return "\n".join([*lines, verdict(comparison)])
+    return "\n".join([*lines, *_parting(comparison), verdict(comparison)])
 
 
 def verdict(comparison: Comparison) -> str:
@@ -55,9 +55,8 @@ def verdict(comparison: Comparison) -> str:
 
 
 def _hint(comparison: Comparison) -> str:
-    """Another NeMo draws its random numbers in another order, which is no error of either side."""
-    version = comparison.nemo.get("versions", {}).get("nemo", SAME_STREAM)
-    if version == SAME_STREAM or comparison.replayed:
+    version = other_stream(comparison)
+    if version is None:
         return ""
     return (
         f"\nNeMo {version} does not draw the random numbers of NeMo {SAME_STREAM}, which nest_ssl follows: "
@@ -65,10 +64,26 @@ def _hint(comparison: Comparison) -> str:
     )
 
 
+def other_stream(comparison: Comparison) -> str | None:
+    """The version of a NeMo that draws its random numbers in another order, which is no error of either side."""
+    version = comparison.nemo.get("versions", {}).get("nemo", SAME_STREAM)
+    return None if version == SAME_STREAM or comparison.replayed else str(version)
+
+
 def _heading(text: str) -> Iterator[str]:
     yield ""
     yield text
     yield "-" * len(text)
+
+
+def _settings(comparison: Comparison) -> Iterator[str]:
+    """Nothing when the two runs were set up alike, as the guide asks."""
+    differing = comparison.differing_settings
+    if differing:
+        yield "settings that differ between the two runs:"
+        yield from (f"  {line}" for line in differing[:_SHOWN])
+    if len(differing) > _SHOWN:
+        yield f"  and {len(differing) - _SHOWN} more"
 
 
 def _structure(comparison: Comparison) -> Iterator[str]:
@@ -101,6 +116,14 @@ def _spread(items: list[Compared]) -> Iterator[str]:
     for item in items:
         if not item.identical and not item.note:
             yield f"  {item.name}: largest {item.max_abs:.3g}, mean {item.mean_abs:.3g}, deviation {item.std:.3g}"
+
+
+def _parting(comparison: Comparison) -> Iterator[str]:
+    """The runs may part at a step that was not recorded whole."""
+    point = comparison.first_parting
+    if point is not None:
+        losses, norms = (f"{theirs:.7g} / {ours:.7g}" for theirs, ours in (point.loss, point.grad_norm))
+        yield f"the runs part at step {point.step}: loss {losses}, gradient norm {norms}"
 
 
 def _loss(step: StepComparison) -> Iterator[str]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from nest_ssl.alignment.compare import Comparison, Tolerance, compare, compare_tensors
 from nest_ssl.alignment.compare_command import main
 from nest_ssl.alignment.recording import Recording
+from nest_ssl.alignment.report import render
 from nest_ssl.alignment.text_report import text_report, verdict
 
 STEP = "step_0"
@@ -119,6 +120,34 @@ def test_nan_in_nemo_is_forgiven_only_where_no_frame_was_masked(recorded: Path, 
     assert not compared(theirs, recorded, steps=[0]).steps[0].loss.aligned
 
 
+def test_runs_that_part_after_the_recorded_steps_are_different(recorded: Path, copied: Path) -> None:
+    metadata = pickle.loads((copied / "metadata.pkl").read_bytes())
+    metadata["history"][1]["loss"] += 0.1
+    (copied / "metadata.pkl").write_bytes(pickle.dumps(metadata))
+    comparison = compared(recorded, copied, steps=[0])
+    assert not comparison.aligned
+    assert comparison.first_parting is not None
+    assert comparison.first_parting.step == 1
+    assert "the runs part at step 1: loss " in text_report(comparison)
+    assert "parts at step 1" in render(comparison)
+
+
+def test_runs_that_were_set_up_differently_are_told_so(recorded: Path, copied: Path) -> None:
+    metadata = pickle.loads((copied / "metadata.pkl").read_bytes())
+    metadata["seed"] = "8"
+    metadata["config"]["train_ds"]["batch_size"] = 4
+    metadata["config"]["encoder"]["_target_"] = "elsewhere.ConformerEncoder"
+    del metadata["config"]["optim"]["weight_decay"]
+    (copied / "metadata.pkl").write_bytes(pickle.dumps(metadata))
+    differing = [str(setting) for setting in compared(recorded, copied).differing_settings]
+    assert differing == [
+        "seed: NeMo 7, ours 8",
+        "model.train_ds.batch_size: NeMo 2, ours 4",
+        "model.optim.weight_decay: NeMo 0.001, ours not set",
+    ]
+    assert differing[0] in text_report(compared(recorded, copied))
+
+
 def test_half_recordings_are_compared_at_their_own_precision(
     record: Callable[..., Path], recorded: Path, tmp_path: Path
 ) -> None:
@@ -156,6 +185,12 @@ def test_another_shape_or_type_is_never_equal() -> None:
         result = compare_tensors("x", torch.zeros(2), other, Tolerance(1.0, 1.0))
         assert not result.within
         assert result.note.startswith("NeMo [2] float32, ours ")
+
+
+def test_whole_numbers_may_have_another_width() -> None:
+    lengths = torch.tensor([3, 5])
+    assert compare_tensors("lengths", lengths.int(), lengths, Tolerance()).identical
+    assert not compare_tensors("lengths", lengths.int(), lengths + 1, Tolerance()).within
 
 
 @pytest.fixture

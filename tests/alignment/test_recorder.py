@@ -234,7 +234,7 @@ def test_any_list_of_steps_survives(steps: set[int]) -> None:
 
 @pytest.mark.parametrize("value", ["", "first", "-1", "3-1", "1.5", "0-9:0", [None], "0,,1"])
 def test_other_steps_are_refused(value: Any) -> None:
-    with pytest.raises(RecordingError, match="save_steps: is .*; expected steps such as"):
+    with pytest.raises(RecordingError, match=r"save_steps: is .*; expected steps such as"):
         parse_steps(value)
 
 

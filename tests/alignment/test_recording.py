@@ -87,7 +87,7 @@ def test_no_bytes_do_more_than_fail(tmp_path: Path, content: bytes) -> None:
 def test_what_is_missing_is_said_in_one_line(recorded: Path, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="nowhere: no such folder; record into it first"):
         Recording(tmp_path / "nowhere")
-    with pytest.raises(CheckpointError, match="metadata.pkl: no such file"):
+    with pytest.raises(CheckpointError, match=r"metadata.pkl: no such file"):
         Recording(tmp_path)
     with pytest.raises(CheckpointError, match="step 5 is not in this recording; it has 0, 1"):
         Recording(recorded).step(5)

@@ -99,6 +99,12 @@ def test_dropout_that_was_not_recorded_is_refused(record: Callable[..., Path], t
         replay(theirs, [0], tmp_path / "replay")
 
 
+def test_dither_that_was_not_recorded_is_refused(record: Callable[..., Path], tmp_path: Path) -> None:
+    theirs = Recording(record(tmp_path / "theirs", "save_steps=0", "model.preprocessor.dither=1e-5"))
+    with pytest.raises(NestError, match=r"its dither was not recorded; record all layers, or with .*dither=0"):
+        replay(theirs, [0], tmp_path / "replay")
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -1,0 +1,96 @@
+"""`nest-ssl` as scripts and people use it: quick help, one-line errors, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nest_ssl.checkpoint import load_nemo
+from nest_ssl.cli import main
+from nest_ssl.cli.app import app
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.testing import small_config
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """A command in this process, from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *arguments: CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("command", ["align", "convert"])
+def test_help_shows_an_example(run: Callable[..., Result], command: str) -> None:
+    done = run(command, "--help")
+    assert done.exit_code == 0
+    assert f"Example: nest-ssl {command} " in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = "import sys, nest_ssl.cli.app; sys.exit(len({'torch', 'numpy', 'lightning', 'hydra'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_path: Path) -> None:
+    model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(ROOT / "config" / "nest_fast-conformer.yaml").model)
+    model.save_to(tmp_path / "a.nemo")
+    for source, target in (("a.nemo", "b.safetensors"), ("b.safetensors", "c.nemo")):
+        done = run("convert", source, target)
+        assert (done.exit_code, done.stdout, done.stderr) == (0, f"wrote {target}\n", "")
+    first, last = load_nemo(tmp_path / "a.nemo"), load_nemo(tmp_path / "c.nemo")
+    assert first.config == last.config
+    assert all(first.state_dict[name].equal(tensor) for name, tensor in last.state_dict.items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "nowhere.nemo", "b.safetensors"], "nowhere.nemo: no such file"),
+        (["convert", "a.zip", "b.safetensors"], "a.zip: its suffix names no format here"),
+        (["align", "--nemo-python", "nowhere"], "--nemo-python: 'nowhere' does not exist"),
+        (["align", "--nemo-python", sys.executable, "--save-steps", "5"], "step 5 is not among the 2 steps"),
+        (
+            ["align", "--nemo-python", sys.executable, "--save-steps", "x"],
+            "--save-steps: is 'x'; expected steps such as",
+        ),
+        (["align", "--nemo-python", sys.executable, "model.encodr=1"], "model.encodr: no such key"),
+        (["align", "--config-path", "nowhere"], "--config-path: 'nowhere' is not a folder"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    run: Callable[..., Result], arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interpreter_without_nemo_is_named_with_its_log(run: Callable[..., Result], tmp_path: Path) -> None:
+    done = run("align", "--nemo-python", sys.executable)
+    assert done.exit_code == 2
+    assert "NeMo failed: ModuleNotFoundError: No module named 'nemo'; all of it is in " in done.stderr
+    assert (tmp_path / "alignment" / "nemo.log").is_file()
+
+
+def test_a_folder_of_other_things_is_not_touched(run: Callable[..., Result], tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = run("align", "--nemo-python", sys.executable, "--output", ".")
+    assert done.exit_code == 2
+    assert "holds other files; give a new folder with --output" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_installed_command_is_this_one() -> None:
+    (command,) = entry_points(group="console_scripts", name="nest-ssl")
+    assert command.load() is main
