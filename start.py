@@ -14,13 +14,23 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from nest_ssl.environments import (
+    GIGABYTE,
+    NEMO,
+    UNFINISHED,
+    SetupError,
+    has_pip,
+    interpreter,
+    make_environment,
+    nemo_python,
+    pip_install,
+)
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -28,30 +38,23 @@ CONSTRAINTS = ROOT / "constraints.txt"
 DATA = ROOT / "data" / "dummy_ssl"
 MANIFESTS = ("train_manifest.json", "val_manifest.json", "noise_manifest.json")
 STAMP = "installed.json"  # in an environment: what was installed into it
-UNFINISHED = "unfinished"  # in an environment that start.py is making: nothing in it can be relied on
-TORCH = "2.13.0"
-NEMO = {"3.0.0": "NEST_NEMO_PYTHON", "2.7.3": "NEST_NEMO_273_PYTHON"}  # version: the variable that names one's own
-GIGABYTE = 10**9
-NEEDED_SPACE = {"nest_ssl": 3 * GIGABYTE, "NeMo": 6 * GIGABYTE}
+NEEDED_SPACE = 3 * GIGABYTE
 
 USAGE = """usage: python start.py [task] [arguments]
 
   python start.py               set up, then pre-train a small model on generated speech: about 3 minutes on 2 cores
   python start.py train ...     train.py with your arguments, e.g. model.train_ds.manifest_filepath=my.json
+  python start.py align ...     train NeMo and nest_ssl side by side, write a report (nest-ssl align --help)
   python start.py test ...      run the tests (arguments go to pytest)
-  python start.py parity ...    train NeMo and nest_ssl side by side, compare bit for bit (arguments go to pytest)
+  python start.py parity ...    the same for every option there is, as a test suite (arguments go to pytest)
   python start.py setup         only set up
 
 The first start makes .venv and installs into it; later ones begin at once. Paths are relative to this folder.
-  NEST_NEMO_PYTHON       an interpreter that has NeMo 3.0.0, for parity
+  NEST_NEMO_PYTHON       an interpreter that has NeMo 3.0.0, for align and parity
   NEST_NEMO_273_PYTHON   the same with NeMo 2.7.3; what neither names is installed once into a cache folder
   NEST_CACHE             that cache folder
 pip's own settings apply, such as an extra index with CPU-only builds of torch (the usual ones for Linux bring CUDA).
 """
-
-
-class SetupError(Exception):
-    """Set-up cannot go on; the message says why and what to do."""
 
 
 @dataclass
@@ -72,11 +75,6 @@ class Stamp:
         (folder / STAMP).write_text(json.dumps(asdict(self)), encoding="utf-8")
 
 
-def interpreter(folder: Path) -> Path:
-    """The Python of a virtual environment."""
-    return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
-
-
 def digest_of_inputs() -> str:
     """Changes when an installation made earlier no longer fits: other Python, other requirements, moved folder."""
     digest = hashlib.sha256(f"{platform.python_version()} {platform.platform()} {ROOT}".encode())
@@ -92,144 +90,15 @@ def project_python(*extras: str) -> Path:
     if stamp.inputs == inputs and set(extras) <= set(stamp.extras) and python.exists():
         return python
     if (VENV / UNFINISHED).exists() or not has_pip(python):
-        make_environment(VENV, NEEDED_SPACE["nest_ssl"])
+        make_environment(VENV, NEEDED_SPACE)
     wanted = sorted({*extras, *stamp.extras})
     (VENV / STAMP).unlink(missing_ok=True)
     package = f".[{','.join(wanted)}]" if wanted else "."
-    pip_install(python, ["-c", str(CONSTRAINTS), "-e", package], VENV / "install.log", "nest_ssl", "about 2 minutes")
+    arguments = ["-c", str(CONSTRAINTS), "-e", package]
+    pip_install(python, arguments, VENV / "install.log", "nest_ssl", "about 2 minutes", folder=ROOT)
     Stamp(inputs, wanted).write(VENV)
     (VENV / UNFINISHED).unlink(missing_ok=True)
     return python
-
-
-def nemo_python(version: str) -> Path:
-    """An interpreter that has this NeMo: the user's, or one of our own that all clones on this machine share."""
-    variable = NEMO[version]
-    chosen = os.environ.get(variable)
-    if chosen:
-        if not Path(chosen).is_file():
-            raise SetupError(f"{variable} is {chosen!r}; expected the path of a Python that has NeMo {version}")
-        return Path(chosen)
-    python_version = "{}.{}".format(*sys.version_info[:2])
-    folder = cache_folder() / f"nemo-{version}-torch-{TORCH}-py{python_version}"
-    if not interpreter(folder).exists():
-        make_nemo_environment(version, folder)
-    return interpreter(folder)
-
-
-def make_nemo_environment(version: str, folder: Path) -> None:
-    """Install NeMo beside its final place and move it there when it is complete, so that nobody sees half of it."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):
-        if time.time() - leftover.stat().st_mtime > 24 * 3600:  # a run that was killed, not one that is at work
-            shutil.rmtree(leftover, ignore_errors=True)
-    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    try:
-        make_environment(partial, NEEDED_SPACE["NeMo"])
-        packages = [f"torch=={TORCH}", f"nemo_toolkit[asr]=={version}"]
-        log = folder.with_name(f"{folder.name}.log")
-        pip_install(interpreter(partial), packages, log, f"NeMo {version} into {folder}", "about 5 minutes")
-        (partial / UNFINISHED).unlink()
-        partial.rename(folder)
-    except OSError as error:
-        if not interpreter(folder).exists():  # otherwise another start.py was faster, and its result serves as well
-            raise SetupError(f"cannot make {folder}: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def cache_folder() -> Path:
-    """Where this user's programs keep what can be made again."""
-    if "NEST_CACHE" in os.environ:
-        return Path(os.environ["NEST_CACHE"]).expanduser().resolve()
-    home = Path.home()
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "nest_ssl" / "Cache"
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "nest_ssl"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "nest_ssl"
-
-
-def has_pip(python: Path) -> bool:
-    """Whether an interpreter is there, starts and can install."""
-    try:
-        return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
-    except OSError:
-        return False
-
-
-def make_environment(folder: Path, needed_space: int) -> None:
-    """A new virtual environment in place of whatever is there, marked unfinished."""
-    free = shutil.disk_usage(folder.parent).free
-    if free < needed_space:
-        raise SetupError(
-            f"{folder.parent} has {free / GIGABYTE:.1f} GB free and installing needs about "
-            f"{needed_space / GIGABYTE:.0f} GB: free some space, then run it again"
-        )
-    print(f"making {folder}", flush=True)
-    try:
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        (folder / UNFINISHED).touch()
-    except OSError as error:
-        raise SetupError(f"cannot make {folder}: {error}") from error
-    made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True)
-    if made.returncode:
-        raise SetupError(
-            f"cannot make {folder} with {sys.executable}:\n{indented((made.stdout + made.stderr).splitlines()[-12:])}\n"
-            "Some systems package Python without venv: install it (Debian, Ubuntu: python3-venv), then run it again"
-        )
-
-
-def pip_install(python: Path, arguments: list[str], log: Path, what: str, duration: str) -> None:
-    """Install quietly: one line for the user, everything pip says in a log, its end shown when it fails."""
-    print(f"installing {what} (first time only, {duration}) ...", flush=True)
-    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
-    command = [str(python), "-m", "pip", "install", *quiet, *arguments]
-    lines: list[str] = []
-    started = time.monotonic()
-    pip = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    with log.open("wb") as log_file, pip:
-        assert pip.stdout is not None
-        try:
-            for line in pip.stdout:
-                log_file.write(line)
-                lines.append(line.decode(errors="replace").rstrip())
-                show_status(f"  {time.monotonic() - started:.0f} s  {lines[-1].strip()}")
-        except BaseException:  # stopped by the user, say: pip must not go on alone
-            pip.terminate()
-            raise
-    show_status("")
-    if pip.returncode:
-        raise SetupError(f"pip could not install {what}; the end of {log}:\n{indented(lines[-12:])}\n{advice(lines)}")
-    print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
-
-
-def show_status(text: str) -> None:
-    """One line that the next one replaces; nothing where nobody watches."""
-    if sys.stdout.isatty():
-        width = shutil.get_terminal_size().columns - 1
-        print("\r" + text[:width].ljust(width) + ("" if text else "\r"), end="", flush=True)
-
-
-def advice(lines: Iterable[str]) -> str:
-    """What to do about a failure of pip, as far as its output tells."""
-    output = "\n".join(lines)
-    if any(sign in output for sign in ("No space left", "Errno 28", "not enough space")):
-        return "The disk is full: free some space, then run it again"
-    network = ("NewConnectionError", "name resolution", "getaddrinfo", "Max retries", "timed out", "ProxyError")
-    if any(sign in output for sign in network):
-        return "The network cannot be reached: check it, and pip's proxy and index settings, then run it again"
-    if "(from versions: none)" in output:
-        return "pip found nothing at all: check the network, and pip's proxy and index settings, then run it again"
-    if "No matching distribution" in output:
-        return f"pip's index has no such version for Python {platform.python_version()} on {platform.platform()}"
-    return "Run it again once this is solved: it continues by itself"
-
-
-def indented(lines: Iterable[str]) -> str:
-    return "\n".join(f"    {line}" for line in lines)
 
 
 def run(python: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> int:
@@ -274,6 +143,10 @@ def test(arguments: list[str]) -> int:
     return run(set_up("dev"), "-m", "pytest", *arguments)
 
 
+def align(arguments: list[str]) -> int:
+    return run(set_up(), "-m", "nest_ssl", "align", *arguments)
+
+
 def parity(arguments: list[str]) -> int:
     python = set_up("dev")
     interpreters = {variable: str(nemo_python(version)) for version, variable in NEMO.items()}
@@ -285,7 +158,7 @@ def setup(arguments: list[str]) -> int:
     return 0
 
 
-TASKS = {"demo": demo, "train": train, "test": test, "parity": parity, "setup": setup}
+TASKS = {"demo": demo, "train": train, "align": align, "test": test, "parity": parity, "setup": setup}
 
 
 def main(arguments: list[str]) -> int:

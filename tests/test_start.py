@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import start
+from nest_ssl import environments
 
 OLD_PYTHON = "import sys; sys.version_info = (3, 8, 1); exec(compile(open({path!r}).read(), 'start.py', 'exec'))"
 
@@ -23,19 +25,22 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, path in (("ROOT", ""), ("VENV", ".venv"), ("CONSTRAINTS", "constraints.txt"), ("DATA", "data")):
         monkeypatch.setattr(start, name, tmp_path / path)
 
-    def note(python: Path, arguments: list[str], log: Path, what: str, duration: str) -> None:
+    def note(
+        python: Path, arguments: list[str], log: Path, what: str, duration: str, folder: Path | None = None
+    ) -> None:
         with (tmp_path / "pip.txt").open("a") as file:
             file.write(arguments[-1] + "\n")
 
     def make(folder: Path, needed_space: int) -> None:
-        start.shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         start.interpreter(folder).parent.mkdir(parents=True)
         start.interpreter(folder).touch()
         (folder / start.UNFINISHED).touch()
 
-    monkeypatch.setattr(start, "pip_install", note)
-    monkeypatch.setattr(start, "make_environment", make)
-    monkeypatch.setattr(start, "has_pip", lambda python: python.exists())
+    for module in (start, environments):
+        monkeypatch.setattr(module, "pip_install", note)
+        monkeypatch.setattr(module, "make_environment", make)
+        monkeypatch.setattr(module, "has_pip", lambda python: python.exists())
     return tmp_path
 
 
@@ -75,7 +80,7 @@ def test_extras_are_added_and_kept(project: Path) -> None:
 
 
 def test_interrupted_installation_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, folder: Path) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -137,10 +142,18 @@ def test_failed_nemo_installation_leaves_nothing(cache: Path, monkeypatch: pytes
     def failing(*_: object) -> None:
         raise start.SetupError("no network")
 
-    monkeypatch.setattr(start, "pip_install", failing)
+    monkeypatch.setattr(environments, "pip_install", failing)
     with pytest.raises(start.SetupError, match="no network"):
         start.nemo_python("3.0.0")
     assert not list(cache.iterdir())
+
+
+def test_a_nemo_that_is_there_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environments.installed_nemo() is None
+    made = start.nemo_python("3.0.0")
+    assert environments.installed_nemo() == made
+    monkeypatch.setenv("NEST_NEMO_PYTHON", sys.executable)
+    assert environments.installed_nemo() == Path(sys.executable)
 
 
 @pytest.mark.parametrize(("version", "variable"), start.NEMO.items())
@@ -181,7 +194,7 @@ def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(
     ],
 )
 def test_advice_fits_the_failure(line: str, expected: str) -> None:
-    assert expected in start.advice(["Collecting torch", line])
+    assert expected in environments.advice(["Collecting torch", line])
 
 
 def test_too_little_space_is_noticed_before_anything_is_made(tmp_path: Path) -> None:
@@ -268,4 +281,4 @@ def test_every_dependency_is_pinned() -> None:
     requirements = re.findall(r'"([\w-]+)>=', (start.ROOT / "pyproject.toml").read_text().lower())
     assert {"torch", "lightning", "ruff"} <= set(requirements)
     assert set(requirements) <= pins
-    assert f"torch=={start.TORCH}" in start.CONSTRAINTS.read_text().splitlines()
+    assert f"torch=={environments.TORCH}" in start.CONSTRAINTS.read_text().splitlines()

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
 try:
     from nest_ssl.alignment import parameters
-    from nest_ssl.alignment.environment import installed_nemo
+    from nest_ssl.environments import installed_nemo
     from nest_ssl.errors import NestError
     from nest_ssl.training.config import compose
 except ModuleNotFoundError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nest_ssl.alignment.compare import Compared, Comparison, Section, StepComparison
+from nest_ssl.environments import NEWEST_NEMO
 
-SAME_STREAM = "3.0.0"  # the NeMo whose random numbers ours are
 _SHOWN = 10  # mismatches in full
 
 
@@ -59,15 +59,15 @@ def _hint(comparison: Comparison) -> str:
     if version is None:
         return ""
     return (
-        f"\nNeMo {version} does not draw the random numbers of NeMo {SAME_STREAM}, which nest_ssl follows: "
+        f"\nNeMo {version} does not draw the random numbers of NeMo {NEWEST_NEMO}, which nest_ssl follows: "
         "compare the mathematics with `nest-ssl align --replay`"
     )
 
 
 def other_stream(comparison: Comparison) -> str | None:
     """The version of a NeMo that draws its random numbers in another order, which is no error of either side."""
-    version = comparison.nemo.get("versions", {}).get("nemo", SAME_STREAM)
-    return None if version == SAME_STREAM or comparison.replayed else str(version)
+    version = comparison.nemo.get("versions", {}).get("nemo", NEWEST_NEMO)
+    return None if version == NEWEST_NEMO or comparison.replayed else str(version)
 
 
 def _heading(text: str) -> Iterator[str]:

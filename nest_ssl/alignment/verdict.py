@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from nest_ssl.alignment.charts import SYMBOLS, curve_difference
 from nest_ssl.alignment.compare import Compared, Comparison, CurvePoint, Section
 from nest_ssl.alignment.tables import placed_sections
-from nest_ssl.alignment.text_report import SAME_STREAM, other_stream
+from nest_ssl.alignment.text_report import other_stream
 from nest_ssl.alignment.texts import Count, Html, Words, code, note_words, number, words
+from nest_ssl.environments import NEWEST_NEMO
 
 _SETTINGS_SHOWN = 5
 _BEFORE_LAYERS = ("structure", "initial weights", "batch")
@@ -61,7 +62,7 @@ def _where_to_look(comparison: Comparison) -> Iterator[Words]:
         yield words("settings_differ", settings=shown, more=Count(max(0, len(differing) - _SETTINGS_SHOWN)))
     version = other_stream(comparison)
     if version is not None:
-        yield words("other_stream", version=version, ours=SAME_STREAM)
+        yield words("other_stream", version=version, ours=NEWEST_NEMO)
     placed = placed_sections(comparison)
     mismatches = [(step, section, item) for step, section in placed for item in section.mismatches]
     if not mismatches:

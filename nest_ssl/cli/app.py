@@ -41,7 +41,7 @@ def align(
     ] = None,
     seed: Annotated[int, typer.Option(help="of both runs")] = 42,
     output: Annotated[Path, typer.Option(help="folder for recordings and report")] = Path("alignment"),
-    nemo_python: Annotated[str | None, typer.Option(help="an interpreter with NeMo [found, or installed]")] = None,
+    nemo_python: Annotated[Path | None, typer.Option(help="an interpreter with NeMo [found, or installed]")] = None,
     replay: Annotated[bool, typer.Option(help="feed NeMo's batch, weights and mask to our model")] = False,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 1e-5,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 1e-5,
@@ -57,7 +57,6 @@ def align(
         from nest_ssl.alignment.align import Request
         from nest_ssl.alignment.align import align as run_alignment
         from nest_ssl.alignment.compare import Tolerance
-        from nest_ssl.alignment.environment import nemo_interpreter
         from nest_ssl.alignment.text_report import summary
         from nest_ssl.training.config import CommandLine
         from nest_ssl.training.console import messages
@@ -67,7 +66,7 @@ def align(
             request = Request(
                 command=command,
                 output=output.absolute(),
-                nemo_python=nemo_interpreter(nemo_python),
+                nemo_python=str(_nemo_python(nemo_python)),
                 steps=steps,
                 save_steps=save_steps,
                 seed=seed,
@@ -100,6 +99,16 @@ def convert(
         return 0
 
     _exit(run)
+
+
+def _nemo_python(given: Path | None) -> Path:
+    """The interpreter asked for, or one with NeMo that is there, or one that is made now."""
+    from nest_ssl.environments import NEWEST_NEMO, installed_nemo, nemo_python
+    from nest_ssl.errors import NestError
+
+    if given is not None and not given.is_file():
+        raise NestError(f"--nemo-python: {str(given)!r} does not exist; expected a Python interpreter that has NeMo")
+    return given or installed_nemo() or nemo_python(NEWEST_NEMO)
 
 
 def _exit(run: Callable[[], int]) -> None:

@@ -1,0 +1,181 @@
+"""Virtual environments: `.venv` of start.py, and the ones that hold NeMo, each made once and kept.
+
+Only the standard library, because start.py runs it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from nest_ssl.errors import NestError
+
+TORCH = "2.13.0"  # decides the numbers: parity holds when both sides have this version
+NEMO = {"3.0.0": "NEST_NEMO_PYTHON", "2.7.3": "NEST_NEMO_273_PYTHON"}  # version: the variable that names one's own
+NEWEST_NEMO = "3.0.0"  # whose numbers ours are
+UNFINISHED = "unfinished"  # in an environment that is being made: nothing in it can be relied on
+GIGABYTE = 10**9
+NEMO_SPACE = 6 * GIGABYTE
+
+
+class SetupError(NestError):
+    """Set-up cannot go on; the message says why and what to do."""
+
+
+def interpreter(folder: Path) -> Path:
+    """The Python of a virtual environment."""
+    return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
+
+
+def nemo_python(version: str) -> Path:
+    """An interpreter that has this NeMo: the user's, or one of our own that all clones on this machine share."""
+    variable = NEMO[version]
+    chosen = os.environ.get(variable)
+    if chosen:
+        if not Path(chosen).is_file():
+            raise SetupError(f"{variable} is {chosen!r}; expected the path of a Python that has NeMo {version}")
+        return Path(chosen)
+    folder = nemo_folder(version)
+    if not interpreter(folder).exists():
+        make_nemo_environment(version, folder)
+    return interpreter(folder)
+
+
+def installed_nemo() -> Path | None:
+    """An interpreter with NeMo that is there already: the user's choice, this one, or ours of an earlier time."""
+    variable = NEMO[NEWEST_NEMO]
+    if variable in os.environ:
+        return nemo_python(NEWEST_NEMO)
+    if importlib.util.find_spec("nemo"):
+        return Path(sys.executable)
+    own = interpreter(nemo_folder(NEWEST_NEMO))
+    return own if own.exists() else None
+
+
+def nemo_folder(version: str) -> Path:
+    """Where our own environment with this NeMo is or will be."""
+    return cache_folder() / "nemo-{}-torch-{}-py{}.{}".format(version, TORCH, *sys.version_info[:2])
+
+
+def make_nemo_environment(version: str, folder: Path) -> None:
+    """Install NeMo beside its final place and move it there when it is complete, so that nobody sees half of it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):
+        if time.time() - leftover.stat().st_mtime > 24 * 3600:  # a run that was killed, not one that is at work
+            shutil.rmtree(leftover, ignore_errors=True)
+    partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    try:
+        make_environment(partial, NEMO_SPACE)
+        packages = [f"torch=={TORCH}", f"nemo_toolkit[asr]=={version}"]
+        log = folder.with_name(f"{folder.name}.log")
+        pip_install(interpreter(partial), packages, log, f"NeMo {version} into {folder}", "about 5 minutes")
+        (partial / UNFINISHED).unlink()
+        partial.rename(folder)
+    except OSError as error:
+        if not interpreter(folder).exists():  # otherwise another start.py was faster, and its result serves as well
+            raise SetupError(f"cannot make {folder}: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def cache_folder() -> Path:
+    """Where this user's programs keep what can be made again."""
+    if "NEST_CACHE" in os.environ:
+        return Path(os.environ["NEST_CACHE"]).expanduser().resolve()
+    home = Path.home()
+    if os.name == "nt":
+        return Path(os.environ.get("LOCALAPPDATA", home / "AppData" / "Local")) / "nest_ssl" / "Cache"
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "nest_ssl"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "nest_ssl"
+
+
+def has_pip(python: Path) -> bool:
+    """Whether an interpreter is there, starts and can install."""
+    try:
+        return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
+    except OSError:
+        return False
+
+
+def make_environment(folder: Path, needed_space: int) -> None:
+    """A new virtual environment in place of whatever is there, marked unfinished."""
+    free = shutil.disk_usage(folder.parent).free
+    if free < needed_space:
+        raise SetupError(
+            f"{folder.parent} has {free / GIGABYTE:.1f} GB free and installing needs about "
+            f"{needed_space / GIGABYTE:.0f} GB: free some space, then run it again"
+        )
+    print(f"making {folder}", flush=True)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        (folder / UNFINISHED).touch()
+    except OSError as error:
+        raise SetupError(f"cannot make {folder}: {error}") from error
+    made = subprocess.run([sys.executable, "-m", "venv", str(folder)], capture_output=True, text=True)
+    if made.returncode:
+        raise SetupError(
+            f"cannot make {folder} with {sys.executable}:\n{indented((made.stdout + made.stderr).splitlines()[-12:])}\n"
+            "Some systems package Python without venv: install it (Debian, Ubuntu: python3-venv), then run it again"
+        )
+
+
+def pip_install(
+    python: Path, arguments: list[str], log: Path, what: str, duration: str, folder: Path | None = None
+) -> None:
+    """Install quietly: one line for the user, everything pip says in a log, its end shown when it fails."""
+    print(f"installing {what} (first time only, {duration}) ...", flush=True)
+    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    command = [str(python), "-m", "pip", "install", *quiet, *arguments]
+    lines: list[str] = []
+    started = time.monotonic()
+    pip = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with log.open("wb") as log_file, pip:
+        assert pip.stdout is not None
+        try:
+            for line in pip.stdout:
+                log_file.write(line)
+                lines.append(line.decode(errors="replace").rstrip())
+                show_status(f"  {time.monotonic() - started:.0f} s  {lines[-1].strip()}")
+        except BaseException:  # stopped by the user, say: pip must not go on alone
+            pip.terminate()
+            raise
+    show_status("")
+    if pip.returncode:
+        raise SetupError(f"pip could not install {what}; the end of {log}:\n{indented(lines[-12:])}\n{advice(lines)}")
+    print(f"installed in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def show_status(text: str) -> None:
+    """One line that the next one replaces; nothing where nobody watches."""
+    if sys.stdout.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print("\r" + text[:width].ljust(width) + ("" if text else "\r"), end="", flush=True)
+
+
+def advice(lines: Iterable[str]) -> str:
+    """What to do about a failure of pip, as far as its output tells."""
+    output = "\n".join(lines)
+    if any(sign in output for sign in ("No space left", "Errno 28", "not enough space")):
+        return "The disk is full: free some space, then run it again"
+    network = ("NewConnectionError", "name resolution", "getaddrinfo", "Max retries", "timed out", "ProxyError")
+    if any(sign in output for sign in network):
+        return "The network cannot be reached: check it, and pip's proxy and index settings, then run it again"
+    if "(from versions: none)" in output:
+        return "pip found nothing at all: check the network, and pip's proxy and index settings, then run it again"
+    if "No matching distribution" in output:
+        return f"pip's index has no such version for Python {platform.python_version()} on {platform.platform()}"
+    return "Run it again once this is solved: it continues by itself"
+
+
+def indented(lines: Iterable[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)
