@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 PROJECT_FOLDER = "nest_ssl_project"
+NEMO_CONFIG = "examples/asr/conf/ssl/nest"
 _MANIFESTS = ("manifest_filepath", "noise_manifest")
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
 
@@ -97,10 +98,13 @@ def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
 
 
 def find_config_dir(folder: str | None, name: str) -> Path:
-    """The folder of NAME.yaml: the one given, from here or from above this file, else NeMo's or ours."""
-    given = [folder] if folder else ["examples/asr/conf/ssl/nest", "config"]
+    """The folder of NAME.yaml, from here or above this file; ours stands in for NeMo's, which only a checkout has."""
+    given = [folder or NEMO_CONFIG]
+    if given == [NEMO_CONFIG]:
+        given.append("config")
     for candidate in (base / path for path in given for base in _bases()):
         if (candidate / f"{name}.yaml").is_file():
+            print(f"configuration: {candidate.resolve() / name}.yaml")
             return candidate.resolve()
     raise ConfigurationError(f"--config-path: there is no {name}.yaml in {' or '.join(given)}")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -208,6 +211,26 @@ def test_the_cost_is_stated_before_the_first_step(
     assert "MB of weights and gradients, and up to 1.5 GB each of layers (save_max_gb); the disk has" in lines[cost]
     assert cost < next(index for index, line in enumerate(lines) if line.startswith("recorded step 0"))
     assert "warning: save_steps: step 9 was never taken; the run ended after 2" in lines
+
+
+def test_of_two_processes_one_records(corpus: DummyCorpus, tmp_path: Path) -> None:
+    """As users type it, in processes of its own."""
+    data = [f"model.train_ds.manifest_filepath={corpus.train_manifest}", "model.validation_ds=null"]
+    ranks = ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp"]
+    command = [sys.executable, str(ROOT / "train_with_saver.py"), *SMALL, *data, *ranks]
+    done = subprocess.run(
+        [*command, "output_dir=./saved", 'save_steps="0"'],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "processes: 2" in done.stdout
+    assert done.stdout.count("recorded step 0") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]  # no experiment folder, no checkpoints
+    assert Recording(tmp_path / "saved").steps == [0]
 
 
 @pytest.mark.parametrize(

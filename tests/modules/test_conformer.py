@@ -165,7 +165,7 @@ def test_a_dropped_layer_changes_nothing_but_still_gets_gradients():
         ({"conv_context_style": "dcc"}, "use regular"),
         ({"subsampling": "striding_conv1d"}, "subsampling is 'striding_conv1d'; expected one of dw_striding"),
         ({"subsampling": "striding", "subsampling_factor": 3}, "expected an even number"),
-        ({"conv_norm_type": "fused_batch_norm"}, "expected batch_norm"),
+        ({"conv_norm_type": "power_norm"}, "expected batch_norm"),
         ({"conv_norm_type": "group_norm5"}, "a divisor of d_model=24"),
         ({"conv_kernel_size": 8}, "expected an odd number"),
         ({"conv_context_size": [5, 5]}, r"left \+ right \+ 1 = 9"),

@@ -4,7 +4,8 @@
 
 The same script runs in both environments, so two recordings differ only where the implementations differ. All
 variants share one process, because importing NeMo takes longer than training a tiny model; each starts from its seed.
-The plan is `{"config": path, "variants": [{"name", "steps", "seed", "overrides"}]}`; a recording is one `NAME.pt`.
+The plan is `{"config": path, "seed": number, "variants": [{"name", "steps", "resumed_after", "overrides"}]}`; a
+recording is one `NAME.pt`, and `environment.json` says what made them.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
+import importlib
 import json
+import platform
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -25,9 +29,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-KEEP_WHOLE = (
-    1 << 16
-)  # elements; for a larger tensor a digest decides equality, a sample shows how large a difference is
+# elements; for a larger tensor a digest decides equality, a sample shows how large a difference is
+KEEP_WHOLE = 1 << 16
 SAMPLE = 1 << 12
 BATCH_FIELDS = ("audio", "audio_len", "noise", "noise_len", "noisy_audio", "noisy_audio_len")
 TRAINER: dict[str, Any] = {
@@ -45,7 +48,14 @@ TRAINER: dict[str, Any] = {
     "logger": False,
 }
 # what a variant may say about the trainer; the rest of the configuration's trainer node describes a large machine
-TRAINER_OPTIONS = ("accumulate_grad_batches", "gradient_clip_val", "limit_val_batches", "val_check_interval")
+TRAINER_OPTIONS = (
+    "accumulate_grad_batches",
+    "gradient_clip_algorithm",
+    "gradient_clip_val",
+    "limit_val_batches",
+    "precision",
+    "val_check_interval",
+)
 
 
 def keep(tensor: Tensor) -> Tensor | dict[str, Any]:
@@ -56,7 +66,7 @@ def keep(tensor: Tensor) -> Tensor | dict[str, Any]:
     flat = tensor.contiguous().flatten()
     flat = flat + 0  # -0.0 and 0.0 are equal, their bytes are not
     return {
-        "sha256": hashlib.sha256(flat.numpy().tobytes()).hexdigest(),
+        "sha256": hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest(),
         "shape": tuple(tensor.shape),
         "dtype": str(tensor.dtype),
         "sample": flat[:: max(1, flat.numel() // SAMPLE)].clone(),
@@ -122,10 +132,12 @@ def model_class(implementation: str) -> type[pl.LightningModule]:
 
 
 def compose(config: Path, overrides: list[str]) -> DictConfig:
-    """The configuration file with a variant's changes, in their order: `~key` removes, `key=value` sets."""
+    """The configuration file with a variant's changes, in their order: `~key`, `+size=name` or `key=value`."""
     cfg = OmegaConf.load(config)
     for change in overrides:
-        if change.startswith("~"):
+        if change.startswith("+size="):
+            cfg = OmegaConf.merge(cfg, OmegaConf.load(config.parent / "size" / f"{change[len('+size=') :]}.yaml"))
+        elif change.startswith("~"):
             parent, _, name = change[1:].rpartition(".")
             del OmegaConf.select(cfg, parent)[name]
         else:
@@ -134,26 +146,66 @@ def compose(config: Path, overrides: list[str]) -> DictConfig:
     return cfg
 
 
-def record(build: type[pl.LightningModule], cfg: DictConfig, steps: int, seed: int) -> dict[str, Any]:
-    """Train for some steps and return everything that should be the same in the other implementation."""
-    chosen = {name: cfg.trainer[name] for name in TRAINER_OPTIONS if name in cfg.trainer}
-    if "limit_val_batches" not in chosen:
-        chosen.pop("val_check_interval", None)
-    pl.seed_everything(seed, verbose=False)
+def record(
+    build: type[pl.LightningModule], cfg: DictConfig, steps: int, seed: int, resumed_after: int | None = None
+) -> dict[str, Any]:
+    """Train for some steps and return everything that should be the same in the other implementation.
+
+    With `resumed_after`, training stops there with a checkpoint, from which a new trainer and a new model go on.
+    """
     recorder = Recorder()
-    trainer = pl.Trainer(**{**TRAINER, **chosen, "max_steps": steps}, callbacks=[recorder])
-    model = build(cfg=cfg.model, trainer=trainer)
-    initial = {name: keep(value) for name, value in model.state_dict().items()}
-    recorder.listen(model)
-    trainer.fit(model)
+    initial: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint: Path | None = None
+        for phase, last_step in enumerate([steps] if resumed_after is None else [resumed_after, steps]):
+            pl.seed_everything(seed + phase, verbose=False)
+            trainer = pl.Trainer(**_trainer_arguments(cfg), max_steps=last_step, callbacks=[recorder])
+            model = build(cfg=cfg.model, trainer=trainer)
+            initial = initial or _weights(model)
+            recorder.listen(model)
+            trainer.fit(model, ckpt_path=checkpoint)
+            if last_step < steps:
+                checkpoint = Path(folder) / "stopped.ckpt"
+                trainer.save_checkpoint(checkpoint)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
         "initial": initial,
         "steps": recorder.steps,
         "validations": recorder.validations,
-        "final": {name: keep(value) for name, value in model.state_dict().items()},
+        "final": _weights(model),
     }
+
+
+def _trainer_arguments(cfg: DictConfig) -> dict[str, Any]:
+    chosen = {name: cfg.trainer[name] for name in TRAINER_OPTIONS if name in cfg.trainer}
+    if "limit_val_batches" not in chosen:
+        chosen.pop("val_check_interval", None)
+    return {**TRAINER, **chosen}
+
+
+def _weights(model: pl.LightningModule) -> dict[str, Any]:
+    return {name: keep(value) for name, value in model.state_dict().items()}
+
+
+def environment(implementation: str) -> dict[str, str]:
+    """What the numbers of a recording depend on, apart from its plan."""
+    return {
+        implementation: importlib.import_module(implementation).__version__,
+        "torch": torch.__version__,
+        "lightning": pl.__version__,
+        "python": platform.python_version(),
+        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
+        "threads": str(torch.get_num_threads()),
+    }
+
+
+def _processor() -> str:
+    """The processor's name as far as the system tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def main() -> None:
@@ -166,11 +218,13 @@ def main() -> None:
     plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
     arguments.output.mkdir(parents=True, exist_ok=True)
     build = model_class(arguments.implementation)
+    made_by = json.dumps(environment(arguments.implementation))
+    (arguments.output / "environment.json").write_text(made_by, encoding="utf-8")
     for variant in plan["variants"]:
         started = time.perf_counter()
         try:
             cfg = compose(Path(plan["config"]), variant["overrides"])
-            recording = record(build, cfg, variant["steps"], variant["seed"])
+            recording = record(build, cfg, variant["steps"], plan["seed"], variant["resumed_after"])
         except Exception as error:  # one variant that fails must not hide the others
             traceback.print_exc()
             recording = {"error": f"{type(error).__name__}: {error}"}

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.parity.compare import compare
+from tests.parity.matrix import digest
 from tests.parity.record import KEEP_WHOLE, keep
 
 
@@ -48,6 +49,7 @@ def test_equal_recordings_are_equal() -> None:
     result = compare(_recording(), _recording())
     assert not result.differences
     assert result.losses == 1
+    assert digest(_recording()) == digest(_recording())
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,7 @@ def test_every_stage_is_compared(path: tuple[str | int, ...], stage: str) -> Non
         parent = parent[key]
     parent[path[-1]] = _next(parent[path[-1]])
     assert [difference.split(":")[0] for difference in compare(theirs, ours).differences] == [stage]
+    assert digest(theirs) != digest(ours)
 
 
 def test_one_bit_of_a_large_tensor_counts() -> None:
@@ -86,6 +89,7 @@ def test_one_bit_of_a_large_tensor_counts() -> None:
 def test_the_sign_of_zero_does_not_count() -> None:
     zeros = torch.zeros(KEEP_WHOLE + 1)
     assert keep(zeros)["sha256"] == keep(-zeros)["sha256"]  # type: ignore[index]
+    assert digest({"final": {"small": zeros[:3]}}) == digest({"final": {"small": -zeros[:3]}})
 
 
 def test_the_first_difference_is_the_earliest_stage() -> None:
@@ -117,3 +121,4 @@ def test_only_nan_against_zero_is_the_known_defect(theirs: float, ours: float, k
     their_recording["steps"][0]["loss"], our_recording["steps"][0]["loss"] = theirs, ours
     result = compare(their_recording, our_recording)
     assert (result.empty_batches, len(result.differences)) == (known, 1 - known)
+    assert (digest(their_recording) == digest(our_recording)) == bool(known)

@@ -30,7 +30,7 @@ def test_loss_is_zero_where_nemo_has_nan(variant: str, recordings: dict[str, Pat
     assert _compared(recordings, variant).empty_batches
 
 
-@pytest.mark.parametrize("variant", ["large"])
+@pytest.mark.parametrize("variant", ["size_large"])
 def test_large_has_as_many_parameters_as_nemo_says(variant: str, recordings: dict[str, Path]) -> None:
     ours = load(recordings["nest_ssl"] / f"{variant}.pt")
     assert (ours["parameters"], ours["trainable"]) == (113_106_000, 112_964_608)

@@ -40,7 +40,7 @@ class MultiHeadAttention(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """(B, U, D), mask (B, U, U) true where not to look, positions (1, positions, D) -> (B, U, D)."""
-        if torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled("cuda"):  # not on a CPU, as in NeMo: sums of gradients depend on it
             x = x.to(torch.float32)
         with _no_float16(x.device.type):
             return self.attend(x, mask.unsqueeze(1), positions)

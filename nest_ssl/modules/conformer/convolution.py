@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -14,6 +15,19 @@ class PaddedConv1d(nn.Conv1d):
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(nn.functional.pad(x, self.context))
+
+
+class FusedBatchNorm1d(nn.Module):
+    """What batch norm is once its statistics are fixed: a scale and an offset for each channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, D, U) -> (B, D, U)."""
+        return x * self.weight.unsqueeze(-1) + self.bias.unsqueeze(-1)
 
 
 class ConformerConvolution(nn.Module):
@@ -47,6 +61,8 @@ class ConformerConvolution(nn.Module):
 def _norm(norm_type: str, d_model: int) -> nn.Module:
     if norm_type == "batch_norm":
         return nn.BatchNorm1d(d_model)
+    if norm_type == "fused_batch_norm":
+        return FusedBatchNorm1d(d_model)
     if norm_type == "instance_norm":
         return nn.InstanceNorm1d(d_model)
     if norm_type == "layer_norm":
@@ -55,6 +71,6 @@ def _norm(norm_type: str, d_model: int) -> nn.Module:
     if groups != norm_type and groups.isdigit() and int(groups) and d_model % int(groups) == 0:
         return nn.GroupNorm(num_groups=int(groups), num_channels=d_model)
     raise ValueError(
-        f"conv_norm_type is {norm_type!r}; expected batch_norm, layer_norm, instance_norm, or group_normN "
-        f"with N a divisor of d_model={d_model}"
+        f"conv_norm_type is {norm_type!r}; expected batch_norm, fused_batch_norm, layer_norm, instance_norm, "
+        f"or group_normN with N a divisor of d_model={d_model}"
     )

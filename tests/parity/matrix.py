@@ -1,0 +1,134 @@
+"""The table of docs/parity.md: one row a variant, made from the recordings of both sides and from nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.parity.bases import BASES, CORPUS, Variant
+from tests.parity.compare import Comparison, compare, load
+from tests.parity.matrix_words import CHINESE, ENGLISH, Language
+from tests.parity.variants import GROUPS
+
+DIGEST_DIGITS = 12
+IMPLEMENTATIONS = ("nemo", "nest_ssl")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variant and what became of it on both sides."""
+
+    name: str
+    variant: Variant
+    theirs: str
+    ours: str
+    comparison: Comparison
+
+
+def write_matrix(path: Path, recordings: Mapping[str, Path]) -> list[Path]:
+    """Write the page in English to `path` and in Chinese beside it; `recordings` has a folder for each side."""
+    rows = {name: row(name, variant, recordings) for group in GROUPS.values() for name, variant in group.items()}
+    environments = {
+        side: json.loads((recordings[side] / "environment.json").read_text(encoding="utf-8"))
+        for side in IMPLEMENTATIONS
+    }
+    pages = {path: ENGLISH, path.with_suffix(f".zh{path.suffix}"): CHINESE}
+    for page, language in pages.items():
+        page.write_text("\n".join(lines(rows, environments, language)) + "\n", encoding="utf-8")
+    return list(pages)
+
+
+def row(name: str, variant: Variant, recordings: Mapping[str, Path]) -> Row:
+    theirs, ours = (load(recordings[side] / f"{name}.pt") for side in IMPLEMENTATIONS)
+    return Row(name, variant, result(theirs), result(ours), compare(theirs, ours))
+
+
+def lines(rows: Mapping[str, Row], environments: Mapping[str, Mapping[str, str]], language: Language) -> Iterator[str]:
+    """The page, line by line."""
+    comparisons = [row.comparison for row in rows.values()]
+    verdict = language.verdict.format(
+        rows=len(rows),
+        equal=sum(not comparison.differences for comparison in comparisons),
+        values=f"{sum(comparison.compared for comparison in comparisons):,}",
+        losses=f"{sum(comparison.losses for comparison in comparisons):,}",
+    )
+    yield from (f"# {language.title}", "", verdict, "", language.made.format(day=date.today().isoformat()), "")
+    yield from (language.environment, "|---|---|---|", *_environment_rows(environments), "")
+    yield from (language.legend, "", language.bases, "")
+    yield f"- {language.all_bases}: {_in_code(CORPUS)}"
+    yield from (f"- `{name}`: {_in_code(changes)}" for name, changes in BASES.items())
+    for heading, group in GROUPS.items():
+        yield from ("", f"## {language.headings[heading]}", "", language.columns, "|---|---|---|---|---|---|")
+        yield from (_table_row(rows[name], language) for name in group)
+
+
+def _environment_rows(environments: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    theirs, ours = (environments[side] for side in IMPLEMENTATIONS)
+    yield f"| version | {theirs['nemo']} | {ours['nest_ssl']} |"
+    yield from (f"| {name} | {theirs[name]} | {ours[name]} |" for name in theirs if name in ours)
+
+
+def _table_row(row: Row, language: Language) -> str:
+    changes = [row.variant.base, *([_in_code(row.variant.changes)] if row.variant.changes else [])]
+    if row.variant.resumed_after is not None:
+        changes.append(language.resumed.format(row.variant.resumed_after))
+    found = row.comparison
+    equal = (
+        language.equal.format(found.compared) if not found.differences else language.different.format(found.summary())
+    )
+    if found.empty_batches:
+        equal += language.empty.format(found.empty_batches)
+    cells = (f"`{row.name}`", "; ".join(changes), str(row.variant.steps), row.theirs, row.ours, equal)
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def _in_code(changes: tuple[str, ...]) -> str:
+    """Changes as on the command line, without what all have in common."""
+    return " ".join(f"`{change.replace('model.', '', 1)}`" for change in changes)
+
+
+def result(recording: Mapping[str, Any]) -> str:
+    """The last loss and the digest; or why there is none."""
+    if "error" in recording:
+        return str(recording["error"]).splitlines()[0]
+    return f"{recording['steps'][-1]['loss']:.6f} `{digest(recording)}`"
+
+
+def digest(recording: Mapping[str, Any]) -> str:
+    """The same for two recordings exactly when `compare` finds no difference between them."""
+    stages = {name: value for name, value in recording.items() if name != "seconds"}
+    summed = hashlib.sha256()
+    for piece in _pieces(stages):
+        summed.update(piece)
+    return summed.hexdigest()[:DIGEST_DIGITS]
+
+
+def _pieces(value: Any) -> Iterator[bytes]:
+    """All values under their names, whatever the order in which they were recorded."""
+    if isinstance(value, Mapping):
+        for name in sorted(value):
+            if name != "loss" or not _of_empty_batch(value[name]):
+                yield name.encode()
+                yield from _pieces(value[name])
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield str(index).encode()
+            yield from _pieces(item)
+    elif isinstance(value, Tensor):
+        yield f"{value.dtype} {tuple(value.shape)}".encode()
+        yield (value + 0).contiguous().flatten().view(torch.uint8).numpy().tobytes()  # no sign of zero
+    else:
+        yield repr(value).encode()
+
+
+def _of_empty_batch(loss: float) -> bool:
+    return math.isnan(loss) or loss == 0.0
