@@ -112,7 +112,6 @@ def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> No
 def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Iterator[dict[str, Tensor]]:
     """While this is open, masks and dropout are the recorded ones; yields what the model's forward returns."""
     mask = step.outputs["masks"][:, 0].bool()  # (B, D, T) -> (B, T): the same for all features
-    blocks = dict.fromkeys(("overlapping_blocks", "separate_blocks"), lambda lengths, frames: mask)
     hooks = [
         module.register_forward_hook(_RecordedDropout(name, layers))
         for name, module in model.named_modules()
@@ -126,14 +125,13 @@ def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers:
         outputs.update(zip(FORWARD_OUTPUTS, (result.detach() for result in results), strict=True))
         return results
 
-    vars(model.mask_processor).update(blocks)
+    vars(model.mask_processor)["blocks"] = lambda lengths, frames: mask
     vars(model)["forward"] = listening
     try:
         yield outputs
     finally:
         del vars(model)["forward"]
-        for name in blocks:
-            del vars(model.mask_processor)[name]
+        del vars(model.mask_processor)["blocks"]
         for hook in hooks:
             hook.remove()
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nest_ssl.features.filterbank import mel_filters
 
-_STD_GUARD = 1e-5
+STD_GUARD = 1e-5
 _WINDOWS = {
     "hann": torch.hann_window,
     "hamming": torch.hamming_window,
@@ -126,6 +126,17 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
             x = nn.functional.pad(x, (0, self.pad_to - x.size(-1) % self.pad_to), value=self.pad_value)
         return x, frames
 
+    @property
+    def packable(self) -> bool:
+        """Whether each frame depends on its own samples alone, and on nothing random but dither."""
+        plain = self.edge_padding is None and self.frame_splicing == 1 and self.narrowband_probability == 0
+        return plain and self.featurizer.window is not None and self.normalize in (None, "per_feature")
+
+    def padded_frames(self, samples: int) -> int:
+        """Frames of a batch of so many samples, padding included."""
+        frames = samples // self.hop_length + 1
+        return frames + -frames % self.pad_to if self.pad_to else frames
+
     def frames(self, length: Tensor) -> Tensor:
         """Valid frames of so many samples: one less than the centred transform gives, as in NeMo."""
         padded = 2 * self.edge_padding if self.edge_padding is not None else self.n_fft // 2 * 2
@@ -185,14 +196,14 @@ def normalise(x: Tensor, frames: Tensor, how: str | Mapping[str, Any]) -> Tensor
         spans = [x[i, :, :n] for i, n in enumerate(frames.tolist())]
         mean = torch.stack([span.mean() for span in spans]).view(-1, 1, 1)
         std = torch.stack([span.std() for span in spans]).view(-1, 1, 1)
-        return (x - mean) / (std + _STD_GUARD)
+        return (x - mean) / (std + STD_GUARD)
     valid = (torch.arange(x.shape[2], device=x.device) < frames.unsqueeze(1)).unsqueeze(1)  # (B, 1, T)
     count = valid.sum(dim=2)
     mean = (torch.where(valid, x, 0.0).sum(dim=2) / count).unsqueeze(2)
     centred = x - mean
     variance = (torch.where(valid, centred, 0.0) ** 2).sum(dim=2) / (count - 1.0)
     std = torch.sqrt(variance)
-    std = std.masked_fill(std.isnan(), 0.0) + _STD_GUARD  # one valid frame has no deviation
+    std = std.masked_fill(std.isnan(), 0.0) + STD_GUARD  # one valid frame has no deviation
     return (centred / std.unsqueeze(2)).masked_fill_(~valid, 0.0)
 
 

@@ -24,7 +24,8 @@ from nest_ssl.targets import instantiate
 PARTS = ("preprocessor", "spec_augment", "masking", "quantizer", "encoder", "decoder", "loss")
 MODEL_KEYS = {
     *PARTS,
-    *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position", "numerics"),
+    *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position"),
+    *("numerics", "batch_norm_over_padding"),
     *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
     *("target", "nemo_version"),  # written by NeMo into the archives it saves
 }
@@ -81,9 +82,7 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
     position = settings.get("mask_position", "pre_conv")
     if position not in ("pre_conv", "post_conv"):
         raise ConfigError(f"{key}.mask_position: {position!r}; expected 'pre_conv' or 'post_conv'")
-    numerics = settings.get("numerics", "exact")
-    if numerics != "exact":
-        raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact', the only numerics of this version")
+    _check_numerics(settings, key)
     steps = {name: settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss")}
     if steps["quantizer"] != steps["loss"]:
         raise ConfigError(
@@ -96,6 +95,16 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
             f"{key}.preprocessor.pad_to: {pad_to} is not a multiple of {key}.loss.combine_time_steps={steps['loss']}; "
             f"set it to {steps['loss']}"
         )
+
+
+def _check_numerics(settings: Mapping[str, Any], key: str) -> None:
+    numerics, over_padding = settings.get("numerics", "exact"), settings.get("batch_norm_over_padding", True)
+    if numerics not in ("exact", "fast"):
+        raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact' or 'fast'")
+    if not isinstance(over_padding, bool):
+        raise ConfigError(f"{key}.batch_norm_over_padding: {over_padding!r}; expected true or false")
+    if not over_padding and numerics == "exact":
+        raise ConfigError(f"{key}.batch_norm_over_padding: false needs {key}.numerics=fast")
 
 
 def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:

@@ -14,11 +14,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from nest_ssl import fast
 from nest_ssl.data import AudioNoiseBatch, build_dataloader
 from nest_ssl.errors import ConfigError
 from nest_ssl.models.parts import build_parts
 from nest_ssl.modules.masking import ConvFeatureMaksingWrapper
-from nest_ssl.optim import build_optimizer, build_scheduler, parameter_groups, steps_in_run
+from nest_ssl.optim import build_optimizer, build_scheduler, parameter_groups, steps_in_run, with_fused_kernel
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             self.pre_encoder = ConvFeatureMaksingWrapper(self.encoder.pre_encode, self.mask_processor)
             self.pre_encoder.pre_encode.requires_grad_(False)
             self.encoder.pre_encode = self.pre_encoder
+        self._parts = parts
+        self.fast = self.settings.get("numerics") == "fast" and self._can_be_fast()
         self.batches_without_masks = 0
         self.skipped_audio = 0
         self._train_loader: DataLoader | None = None
@@ -119,8 +122,16 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             frames, _ = self.pre_encoder.pre_encode(x=clean.transpose(1, 2), lengths=length)  # (B, D, T) -> (B, T, D)
         return self.quantizer(input_signal=frames.transpose(1, 2))  # (B, U, D) -> (B, D, U)
 
+    def _can_be_fast(self) -> bool:
+        reasons = fast.reasons_for_exact(self._parts, self.settings.get("mask_position", "pre_conv"))
+        if reasons:
+            _log.warning("model.numerics: fast cannot do %s; training with exact", ", ".join(reasons))
+        return not reasons
+
     def predict_masked(self, batch: AudioNoiseBatch) -> tuple[Tensor, bool]:
         """The loss of a batch, and whether any frame of it was masked; without one, the loss is 0 and says nothing."""
+        if self.fast:
+            return fast.predict_masked(self._parts, batch, self.settings.get("batch_norm_over_padding", True))
         log_probs, encoded_length, masks, tokens = self.forward(
             input_signal=batch.audio,
             input_signal_length=batch.audio_len,
@@ -228,6 +239,8 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         config = self.settings.get("optim")
         if not config:
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
+        if self.fast:
+            config = with_fused_kernel(config)
         optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
         schedule = config.get("sched")
         scheduler = build_scheduler(

@@ -44,10 +44,14 @@ class RandomBlockMasking(nn.Module):
 
     def forward(self, input_feats: Tensor, input_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, T), (B) -> masked features (B, D, T) and the mask, ones where masked (B, D, T)."""
-        draw = self.overlapping_blocks if self.allow_overlap else self.separate_blocks
-        mask = draw(input_lengths, input_feats.shape[2]).unsqueeze(1)  # (B, T) -> (B, 1, T)
+        mask = self.blocks(input_lengths, input_feats.shape[2]).unsqueeze(1)  # (B, T) -> (B, 1, T)
         masked = torch.where(mask, self.mask_embedding.view(1, -1, 1), input_feats)
         return masked, mask.to(input_feats.dtype).expand_as(input_feats)
+
+    def blocks(self, lengths: Tensor, frames: int) -> Tensor:
+        """A new draw of the frames to mask (B, T)."""
+        draw = self.overlapping_blocks if self.allow_overlap else self.separate_blocks
+        return draw(lengths, frames)
 
     def overlapping_blocks(self, lengths: Tensor, frames: int) -> Tensor:
         """Frames (B, T) under a block that starts at any frame where it still fits the utterance."""

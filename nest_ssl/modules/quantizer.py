@@ -52,10 +52,13 @@ class RandomProjectionVectorQuantizer(nn.Module):
         x = input_signal if self.time_ahead else input_signal.transpose(1, 2)  # (B, D, T) -> (B, T, D)
         batch, frames, _ = x.shape
         frames //= self.combine_time_steps
-        x = x.reshape(batch, frames, -1)  # (B, T, D) -> (B, U, D * steps)
-        x = self.proj(x).view(batch, frames, self.num_books, self.code_dim)
-        tokens = self.nearest_codes(nn.functional.normalize(x, dim=-1))
+        tokens = self.tokens(x.reshape(batch, frames, -1))  # (B, T, D) -> (B, U, D * steps)
         return tokens.squeeze(-1) if self.num_books == 1 and self.squeeze_single else tokens
+
+    def tokens(self, x: Tensor) -> Tensor:
+        """Stacked frames (B, U, D * steps) to tokens (B, U, K)."""
+        x = self.proj(x).view(*x.shape[:2], self.num_books, self.code_dim)
+        return self.nearest_codes(nn.functional.normalize(x, dim=-1))
 
     def nearest_codes(self, x: Tensor) -> Tensor:
         """Unit vectors (B, U, K, code_dim) to the index of the nearest code in each book (B, U, K)."""

@@ -1,8 +1,15 @@
 """Optimisers and learning-rate schedules, chosen by the names that NeMo's configurations use."""
 
-from nest_ssl.optim.optimizers import build_optimizer, parameter_groups
+from nest_ssl.optim.optimizers import build_optimizer, parameter_groups, with_fused_kernel
 from nest_ssl.optim.schedulers import build_scheduler
 from nest_ssl.optim.schedules import NoamAnnealing
 from nest_ssl.optim.steps import steps_in_run
 
-__all__ = ["NoamAnnealing", "build_optimizer", "build_scheduler", "parameter_groups", "steps_in_run"]
+__all__ = [
+    "NoamAnnealing",
+    "build_optimizer",
+    "build_scheduler",
+    "parameter_groups",
+    "steps_in_run",
+    "with_fused_kernel",
+]

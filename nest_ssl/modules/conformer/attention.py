@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-_MASKED_SCORE = -10000.0  # finite, so that a row without anything to see gives zeros and no NaN
+MASKED_SCORE = -10000.0  # finite, so that a row without anything to see gives zeros and no NaN
 
 
 class MultiHeadAttention(nn.Module):
@@ -42,7 +42,7 @@ class MultiHeadAttention(nn.Module):
         """(B, U, D), mask (B, U, U) true where not to look, positions (1, positions, D) -> (B, U, D)."""
         if torch.is_autocast_enabled("cuda"):  # not on a CPU, as in NeMo: sums of gradients depend on it
             x = x.to(torch.float32)
-        with _no_float16(x.device.type):
+        with no_float16(x.device.type):
             return self.attend(x, mask.unsqueeze(1), positions)
 
     def attend(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class MultiHeadAttention(nn.Module):
 
     def mix(self, scores: Tensor, value: Tensor, mask: Tensor) -> Tensor:
         """Scores (B, H, U, U) to the output (B, U, D)."""
-        weights = torch.softmax(scores.masked_fill_(mask, _MASKED_SCORE), dim=-1).masked_fill(mask, 0.0)
+        weights = torch.softmax(scores.masked_fill_(mask, MASKED_SCORE), dim=-1).masked_fill(mask, 0.0)
         return self._merged(torch.matmul(self.dropout(weights), value))
 
     def fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, unseeing: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class RelPositionMultiHeadAttention(MultiHeadAttention):
         frames = key.shape[2]
         distance_scores = shifted(torch.matmul(by_distance, distance.transpose(-2, -1)))[..., :frames]
         if self.use_pytorch_sdpa:
-            bias = (distance_scores * (1 / math.sqrt(self.d_head))).masked_fill_(mask, _MASKED_SCORE)
+            bias = (distance_scores * (1 / math.sqrt(self.d_head))).masked_fill_(mask, MASKED_SCORE)
             return self.fused(by_content, key, value, bias, unseeing=mask.all(dim=-1, keepdim=True))
         scores = torch.matmul(by_content, key.transpose(-2, -1)).add_(distance_scores)
         return self.mix(scores.div_(math.sqrt(self.d_head)), value, mask)
@@ -116,7 +116,7 @@ def shifted(scores: Tensor) -> Tensor:
     return scores[:, :, 1:].view(batch, heads, frames, distances)
 
 
-def _no_float16(device_type: str) -> AbstractContextManager:
+def no_float16(device_type: str) -> AbstractContextManager:
     """Attention overflows in float16: inside such an autocast it runs in bfloat16, or float32 where there is none."""
     if (
         device_type == "cuda"

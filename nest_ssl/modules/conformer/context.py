@@ -21,6 +21,11 @@ class AttentionContext:
     right: int
     style: ContextStyle
 
+    @property
+    def limited(self) -> bool:
+        """Whether anything but padding is hidden."""
+        return (self.left, self.right) != (UNLIMITED, UNLIMITED)
+
     def masks(self, lengths: Tensor, frames: int) -> tuple[Tensor, Tensor]:
         """Padding (B, U), and what attention must not see (B, U, U): rows are queries, columns keys."""
         valid = torch.arange(frames, device=lengths.device) < lengths.unsqueeze(1)

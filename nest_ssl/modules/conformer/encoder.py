@@ -154,7 +154,7 @@ class ConformerEncoder(nn.Module):
             skipped = x
             x = layer(x, hidden, positions, padding)
             if self.training and drop_probability > 0:
-                x = _dropped_or_scaled(x, skipped, drop_probability)
+                x = dropped_or_scaled(x, skipped, drop_probability)
             if index == self.reduction_position:
                 x, length = self.reduction_subsampling(x, length)
                 positions = self.pos_enc(x)[1]
@@ -180,7 +180,7 @@ def stochastic_depth(n_layers: int, probability: float, mode: str, start_layer: 
     return [0.0] * start_layer + (rising if mode == "linear" else [probability] * later)
 
 
-def _dropped_or_scaled(x: Tensor, skipped: Tensor, probability: float) -> Tensor:
+def dropped_or_scaled(x: Tensor, skipped: Tensor, probability: float) -> Tensor:
     """Drop the layer, or scale what it added so that the expectation stays; its weights get gradients either way."""
     if torch.rand(1) < probability:
         return x * 0.0 + skipped

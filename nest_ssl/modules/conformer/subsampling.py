@@ -91,6 +91,12 @@ class ConvSubsampling(nn.Module):
                 x = silence(x, lengths)
         return x, lengths
 
+    def frames(self, length: Length) -> Length:
+        """How many encoder frames so many feature frames become."""
+        for layer in self.conv:
+            length = _frames_after(layer, length)
+        return length
+
     def _utterances_at_once(self, x: Tensor) -> int:
         """How many utterances one pass takes, so that its output stays indexable (or as configured)."""
         pieces = self.chunking_factor

@@ -1,0 +1,111 @@
+"""Self-attention over packed frames: each utterance by itself on a CPU, all of them padded together on a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nest_ssl.fast.dropout import drop
+from nest_ssl.fast.packing import Packing
+from nest_ssl.modules.conformer.attention import (
+    MASKED_SCORE,
+    MultiHeadAttention,
+    RelPositionMultiHeadAttention,
+    no_float16,
+    shifted,
+)
+from nest_ssl.modules.conformer.context import AttentionContext
+
+
+@dataclass(frozen=True)
+class _Projected:
+    """What enters the scores, rows (N, H, D / H); the two last only in relative attention."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    by_distance: Tensor | None = None
+    distances: Tensor | None = None  # (2 * longest - 1, H, D / H)
+
+    def split(self, lengths: tuple[int, ...]) -> list[_Projected]:
+        """Each utterance by itself."""
+        queries, keys, values = (x.split(lengths) for x in (self.query, self.key, self.value))
+        by_distance = [None] * len(lengths) if self.by_distance is None else self.by_distance.split(lengths)
+        rows = zip(queries, keys, values, by_distance, strict=True)
+        return [_Projected(query, key, value, distance, self.distances) for query, key, value, distance in rows]
+
+
+def attend(
+    module: MultiHeadAttention,
+    x: Tensor,
+    positions: Tensor,
+    context: AttentionContext,
+    packing: Packing,
+    together: bool | None = None,
+) -> Tensor:
+    """(N, D) -> (N, D); positions (2 * longest - 1, D) are those of the longest utterance, shared by all."""
+    together = x.device.type != "cpu" if together is None else together
+    with no_float16(x.device.type):
+        projected = _project(module, x, positions)
+        if together:
+            out = _together(module, projected, context, packing)
+        else:
+            out = torch.cat([_one(module, part, context) for part in projected.split(packing.lengths)])
+        return nn.functional.linear(out, module.linear_out.weight, module.linear_out.bias)
+
+
+def _project(module: MultiHeadAttention, x: Tensor, positions: Tensor) -> _Projected:
+    """The linear layers, once for all utterances; the scale of the scores is put into the queries."""
+    shape, scale = (-1, module.n_heads, module.d_head), 1 / math.sqrt(module.d_head)
+    query, key, value = (linear(x).view(shape) for linear in (module.linear_q, module.linear_k, module.linear_v))
+    if not isinstance(module, RelPositionMultiHeadAttention):
+        return _Projected(query * scale, key, value)
+    distances = module.linear_pos(positions).view(shape)
+    by_content, by_distance = ((query + bias) * scale for bias in (module.pos_bias_u, module.pos_bias_v))
+    return _Projected(by_content, key, value, by_distance, distances)
+
+
+def _one(module: MultiHeadAttention, part: _Projected, context: AttentionContext) -> Tensor:
+    """One utterance to (U, D)."""
+    frames = len(part.query)
+    query, value = part.query.transpose(0, 1), part.value.transpose(0, 1)  # (U, H, D / H) -> (H, U, D / H)
+    key = part.key.permute(1, 2, 0)  # (U, H, D / H) -> (H, D / H, U)
+    if part.by_distance is None or part.distances is None:
+        scores = torch.bmm(query, key)
+    else:
+        longest = (len(part.distances) + 1) // 2
+        near = part.distances[longest - frames : longest + frames - 1].permute(1, 2, 0)  # (H, D / H, 2 * U - 1)
+        scores = torch.baddbmm(shifted_view(torch.bmm(part.by_distance.transpose(0, 1), near)), query, key)
+    if context.limited:
+        scores = scores.masked_fill(~context.visible(frames, scores.device), MASKED_SCORE)
+    weights = drop(torch.softmax(scores, dim=-1), module.dropout)
+    return torch.bmm(weights, value).transpose(0, 1).flatten(1)  # (H, U, D / H) -> (U, D)
+
+
+def _together(module: MultiHeadAttention, projected: _Projected, context: AttentionContext, packing: Packing) -> Tensor:
+    """All utterances in one padded batch, (N, H, D / H) -> (N, D)."""
+    longest = max(packing.lengths)
+    padded = Packing(packing.lengths, longest, packing.device)
+
+    def heads_first(x: Tensor) -> Tensor:
+        return padded.unpack(x).transpose(1, 2)  # (N, H, D / H) -> (B, U, H, D / H) -> (B, H, U, D / H)
+
+    scores = heads_first(projected.query) @ heads_first(projected.key).transpose(-2, -1)
+    if projected.by_distance is not None and projected.distances is not None:
+        by_distance = heads_first(projected.by_distance) @ projected.distances.permute(1, 2, 0)
+        scores = scores + shifted(by_distance)[..., :longest]
+    hidden = context.masks(torch.tensor(packing.lengths, device=packing.device), longest)[1]  # (B, U, U)
+    weights = torch.softmax(scores.masked_fill(hidden.unsqueeze(1), MASKED_SCORE), dim=-1)
+    out = drop(weights, module.dropout) @ heads_first(projected.value)
+    return padded.pack(out.transpose(1, 2).flatten(2))  # (B, H, U, D / H) -> (N, D)
+
+
+def shifted_view(scores: Tensor) -> Tensor:
+    """Scores by distance (H, U, 2 * U - 1) to scores by key (H, U, U): row i begins at U - 1 - i. Nothing is copied."""
+    heads, frames, distances = scores.shape
+    return scores.as_strided(
+        (heads, frames, frames), (frames * distances, distances - 1, 1), scores.storage_offset() + frames - 1
+    )

@@ -1,0 +1,98 @@
+"""The convolution module over packed frames: utterances end to end, with zeros between them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from nest_ssl.fast.packing import Packing
+from nest_ssl.modules.conformer.convolution import ConformerConvolution, FusedBatchNorm1d
+
+BatchNorm = nn.BatchNorm1d | nn.SyncBatchNorm
+
+
+class Gaps:
+    """Utterances laid out with enough zeros between them that a convolution sees no neighbour.
+
+    A frame in the padding still sees the end of its utterance, as in NeMo, where batch norm counts it: `counted` are
+    the valid rows and those, `valid` the valid ones alone.
+    """
+
+    def __init__(self, packing: Packing, context: tuple[int, int]) -> None:
+        self.before, after = context
+        valid, counted, start = [], [], 0
+        for length in packing.lengths:
+            seen = min(self.before, packing.padded - length)  # frames of padding that see a valid one
+            valid.append(torch.arange(start, start + length, device=packing.device))
+            counted.append(torch.arange(start, start + length + seen, device=packing.device))
+            start += length + self.before + after
+        self.valid, self.counted, self.total = torch.cat(valid), torch.cat(counted), start
+        self.batch_frames = len(packing.lengths) * packing.padded
+
+    def spread(self, x: Tensor) -> Tensor:
+        """(N, D) -> (before + total, D), zero before the first utterance and in the gaps."""
+        return x.new_zeros(self.before + self.total, x.shape[1]).index_copy(0, self.valid + self.before, x)
+
+
+def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
+    """(N, D) to what goes into the last linear layer (N, D)."""
+    x = nn.functional.glu(_linear(module.pointwise_conv1, x), dim=-1)
+    depthwise = module.depthwise_conv
+    spread = gaps.spread(x).t().unsqueeze(0)  # (before + total, D) -> (1, D, before + total)
+    norm = module.batch_norm
+    if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm):
+        bias = depthwise.bias if depthwise.bias is not None else x.new_zeros(())
+        x = nn.functional.conv1d(spread, depthwise.weight, groups=x.shape[1])[0].t()
+        x = _batch_norm(norm, x, bias, gaps, padding_counts)
+    else:
+        x = nn.functional.conv1d(spread, depthwise.weight, depthwise.bias, groups=x.shape[1])[0].t()
+        x = x.index_select(0, gaps.valid)
+        x = x * norm.weight + norm.bias if isinstance(norm, FusedBatchNorm1d) else norm(x)
+    return nn.functional.silu(x)
+
+
+def mix_channels(module: ConformerConvolution, x: Tensor) -> Tensor:
+    """The last linear layer: (N, D) -> (N, D)."""
+    return _linear(module.pointwise_conv2, x)
+
+
+def _linear(convolution: nn.Conv1d, x: Tensor) -> Tensor:
+    return nn.functional.linear(x, convolution.weight.squeeze(-1), convolution.bias)
+
+
+def _batch_norm(norm: BatchNorm, x: Tensor, bias: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
+    """Normalise (total, D) -> (N, D); x is without the convolution's bias, which the mean would take away again.
+
+    NeMo's statistics run over the padded batch, most of whose padding is the bias alone: zero here.
+    """
+    valid = x.index_select(0, gaps.valid)
+    if not norm.training:
+        running_mean, variance = _memory(norm)
+        mean = running_mean - bias
+    else:
+        counted = x.index_select(0, gaps.counted) if padding_counts else valid
+        count = gaps.batch_frames if padding_counts else len(valid)
+        mean = counted.sum(0) / count
+        centred = counted - mean
+        silent = count - len(counted)
+        variance = ((centred * centred).sum(0) + silent * mean * mean) / count
+        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / max(1, count - 1)))
+    scale = torch.rsqrt(variance + norm.eps) * norm.weight
+    offset = norm.bias - mean * scale + 0 * bias  # a gradient of zero, for the optimiser to see the bias at all
+    return torch.addcmul(offset, valid, scale)
+
+
+@torch.no_grad()
+def _remember(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    norm.num_batches_tracked.add_(1)
+    for running, new in zip(_memory(norm), (mean, variance), strict=True):
+        running.lerp_(new.to(running.dtype), norm.momentum)
+
+
+def _memory(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """The running mean and variance, which a Conformer's batch norm always has."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    return norm.running_mean, norm.running_var

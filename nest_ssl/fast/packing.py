@@ -1,0 +1,38 @@
+"""Valid frames of all utterances end to end, and back to a padded batch where a kernel wants one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where each utterance lies: utterance b has `lengths[b]` rows; `padded` is what the longest batch row would be."""
+
+    lengths: tuple[int, ...]
+    padded: int
+    device: torch.device
+
+    @cached_property
+    def position(self) -> Tensor:
+        """The place of each row within its utterance (N)."""
+        return torch.cat([torch.arange(length, device=self.device) for length in self.lengths])
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """The place of each row in the padded batch, flattened to (B * padded) (N)."""
+        starts = [torch.full((length,), b * self.padded, device=self.device) for b, length in enumerate(self.lengths)]
+        return torch.cat(starts) + self.position
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, padded, ...) -> (N, ...)."""
+        return x.flatten(0, 1).index_select(0, self.rows)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, ...) -> (B, padded, ...), zero in the padding."""
+        batch = x.new_zeros(len(self.lengths) * self.padded, *x.shape[1:]).index_copy(0, self.rows, x)
+        return batch.view(len(self.lengths), self.padded, *x.shape[1:])

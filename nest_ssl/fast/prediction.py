@@ -1,0 +1,63 @@
+"""Masked prediction without the waste: tokens, decoder and softmax only for the frames that the loss looks at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from nest_ssl.fast.encoder import encode
+from nest_ssl.fast.features import packed_features
+from nest_ssl.fast.packing import Packing
+from nest_ssl.fast.subsampling import subsample
+
+if TYPE_CHECKING:
+    from nest_ssl.data import AudioNoiseBatch
+    from nest_ssl.models.parts import Parts
+
+
+def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = True) -> tuple[Tensor, bool]:
+    """The loss of a batch, and whether any frame of it was masked."""
+    with torch.no_grad():
+        clean, clean_packing = _features(parts, batch.audio, batch.audio_len)
+        noisy, packing = _features(parts, batch.noisy_audio, batch.noisy_audio_len)
+        lengths = torch.tensor(packing.lengths, device=noisy.device)
+        mask = parts.mask_processor.blocks(lengths, packing.padded)  # (B, T)
+        noisy = torch.where(packing.pack(mask).unsqueeze(1), parts.mask_processor.mask_embedding, noisy)
+    x, encoded = subsample(parts.encoder.pre_encode, noisy, packing)
+    with torch.no_grad():
+        selected = parts.loss.masked_frames(mask.unsqueeze(1).to(noisy.dtype))[:, : encoded.padded]  # (B, U)
+        utterance, frame = selected.nonzero(as_tuple=True)
+        targets = _tokens(parts, clean_packing.unpack(clean), utterance, frame)
+        starts = torch.tensor([0, *encoded.lengths], device=x.device).cumsum(0)
+    x = encode(parts.encoder, x, encoded, wanted=starts[utterance] + frame, padding_counts=padding_counts)
+    return _likelihood(parts, x, targets), len(frame) > 0
+
+
+def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
+    """Waveforms (B, S) to features (N, D). Rare options, and float64, go the way of `exact`, for its very bits."""
+    preprocessor = parts.preprocessor
+    if not preprocessor.packable or preprocessor.featurizer.fb.dtype != torch.float32:
+        padded, frames = preprocessor(input_signal=signal, length=lengths)
+        packing = Packing(tuple(frames.tolist()), padded.shape[2], padded.device)
+        return packing.pack(padded.transpose(1, 2)), packing  # (B, D, T) -> (B, T, D) -> (N, D)
+    frames = torch.where(lengths == 0, lengths, preprocessor.frames(lengths))
+    packing = Packing(tuple(frames.tolist()), preprocessor.padded_frames(signal.shape[1]), signal.device)
+    return packed_features(preprocessor, signal, lengths.tolist(), packing), packing
+
+
+def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Tensor:
+    """The tokens (M, K) of some encoder frames, from features (B, T, D)."""
+    quantizer = parts.quantizer
+    stacked = clean.view(len(clean), clean.shape[1] // quantizer.combine_time_steps, -1)  # (B, U, D * steps)
+    return quantizer.tokens(stacked[utterance, frame].unsqueeze(0)).squeeze(0)
+
+
+def _likelihood(parts: Parts, x: Tensor, targets: Tensor) -> Tensor:
+    """Encoded frames (M, D) and their tokens (M, K) to the loss."""
+    decoder = parts.decoder
+    layer: nn.Conv1d = decoder.decoder_layers[0]  # type: ignore[assignment]
+    logits = nn.functional.linear(x, layer.weight.squeeze(-1), layer.bias)
+    logits = logits.view(-1, decoder.num_classes, decoder.num_decoders)
+    return nn.functional.cross_entropy(logits, targets, reduction="mean" if len(targets) else "sum")

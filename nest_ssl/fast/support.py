@@ -1,0 +1,28 @@
+"""What the fast numerics cannot do, so that the exact ones take over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from nest_ssl.modules import ConformerEncoder
+from nest_ssl.modules.conformer.layer import ConformerLayer
+
+if TYPE_CHECKING:
+    from nest_ssl.models.parts import Parts
+
+
+def reasons_for_exact(parts: Parts, mask_position: str) -> list[str]:
+    """Each setting that needs the exact numerics, as the configuration writes it; none if fast will do."""
+    if not isinstance(parts.encoder, ConformerEncoder):
+        return ["USE_NEMO_CONFORMER"]
+    reasons = []
+    if mask_position != "pre_conv":
+        reasons.append(f"model.mask_position={mask_position}")
+    if parts.encoder.reduction_position is not None:
+        reasons.append("model.encoder.reduction")
+    first: ConformerLayer = parts.encoder.layers[0]  # type: ignore[assignment]
+    if isinstance(first.conv.batch_norm, (nn.GroupNorm, nn.InstanceNorm1d)):
+        reasons.append("model.encoder.conv_norm_type")  # its statistics run over each utterance's padding
+    return reasons

@@ -1,0 +1,191 @@
+"""`fast` is `exact` without the waste: the same loss, gradients and statistics, whatever the batch and the options."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nest_ssl.fast import attention, encoder
+from tests.fast.conftest import NOTHING_RANDOM, Step, build, make_batch, take_step
+
+OPTIONS = {
+    "default": [],
+    "striding": ["model.encoder.subsampling=striding"],
+    "striding_4": [
+        "model.encoder.subsampling_factor=4",
+        *("model.quantizer.combine_time_steps=4", "model.loss.combine_time_steps=4"),
+    ],
+    "vggnet": ["model.encoder.subsampling=vggnet"],
+    "stacking": ["model.encoder.subsampling=stacking"],
+    "stacking_norm": ["model.encoder.subsampling=stacking_norm"],
+    "no_subsampling": [
+        *("model.encoder.subsampling_factor=1", "model.quantizer.combine_time_steps=1"),
+        *("model.loss.combine_time_steps=1", "model.preprocessor.pad_to=1"),
+    ],
+    "causal_downsampling": ["model.encoder.causal_downsampling=true"],
+    "abs_pos": ["model.encoder.self_attention_model=abs_pos"],
+    "context": ["model.encoder.att_context_size=[8,4]"],
+    "chunked": ["model.encoder.att_context_style=chunked_limited", "model.encoder.att_context_size=[8,3]"],
+    "sdpa": ["model.encoder.use_pytorch_sdpa=true"],
+    "tied_biases": ["model.encoder.untie_biases=false"],
+    "no_bias": ["model.encoder.use_bias=false"],
+    "no_xscaling": ["model.encoder.xscaling=false"],
+    "layer_norm": ["model.encoder.conv_norm_type=layer_norm"],
+    "fused_batch_norm": ["model.encoder.conv_norm_type=fused_batch_norm"],
+    "causal_convolution": ["model.encoder.conv_context_size=causal"],
+    "uneven_convolution": ["model.encoder.conv_context_size=[5,3]"],
+    "feat_out": ["model.encoder.feat_out=48", "model.decoder.feat_in=48"],
+    "stochastic_depth": ["model.encoder.stochastic_depth_drop_prob=0.5"],
+    "two_books": ["model.num_books=2"],
+    "squeezed": ["model.squeeze_single=true"],
+    "cosine": ["model.quantizer.dist_fn=cosine"],
+    "separate_blocks": ["model.masking.allow_overlap=false", "model.masking.mask_prob=0.4"],
+    "all_features": ["model.preprocessor.normalize=all_features"],
+    "not_normalised": ["model.preprocessor.normalize=null"],
+    "magnitude": ["model.preprocessor.mag_power=1.0"],
+    "exact_pad": ["model.preprocessor.exact_pad=true"],
+    "clamped_log": ["model.preprocessor.log_zero_guard_type=clamp"],
+}
+LENGTHS = (40000, 61234, 8000, 30001)
+
+
+def both(overrides: list[str], lengths: tuple[int, ...] = LENGTHS, dtype: torch.dtype = torch.float32) -> list[Step]:
+    batch = make_batch(lengths)
+    return [take_step(build(numerics, [*NOTHING_RANDOM, *overrides]), batch, dtype) for numerics in ("exact", "fast")]
+
+
+def largest_error(exact: Step, fast: Step) -> float:
+    """The largest difference of a gradient, as a share of the largest of its tensor.
+
+    A tensor whose true gradient is zero (a bias that the next norm takes away again) has nothing but rounding noise:
+    it counts as a share of the largest gradient of all.
+    """
+    assert list(exact.gradients) == list(fast.gradients)
+    of_all = max(float(gradient.abs().max()) for gradient in exact.gradients.values())
+    return max(
+        float((gradient - fast.gradients[name]).abs().max()) / max(float(gradient.abs().max()), 1e-6 * of_all)
+        for name, gradient in exact.gradients.items()
+    )
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_gives_the_same_step(option: str) -> None:
+    exact, fast = both(OPTIONS[option], dtype=torch.float64)
+    assert fast.loss == pytest.approx(exact.loss, rel=1e-12)
+    for name, buffer in exact.buffers.items():
+        torch.testing.assert_close(fast.buffers[name], buffer, rtol=1e-9, atol=1e-12)
+    noise = ("linear_k.bias", "depthwise_conv.bias")
+    true = {name: g for name, g in exact.gradients.items() if not name.endswith(noise)}
+    assert largest_error(Step(0, true, {}), Step(0, {name: fast.gradients[name] for name in true}, {})) < 1e-9
+    of_all = max(float(gradient.abs().max()) for gradient in exact.gradients.values())
+    for name, gradient in exact.gradients.items():
+        assert float((gradient - fast.gradients[name]).abs().max()) < 1e-9 * of_all, name
+
+
+@pytest.mark.parametrize("option", ["default", "striding", "abs_pos", "layer_norm", "two_books", "not_normalised"])
+def test_in_single_precision_fast_is_as_near_to_the_truth_as_exact(option: str) -> None:
+    truth, _ = both(OPTIONS[option], dtype=torch.float64)
+    exact, fast = both(OPTIONS[option])
+    assert fast.loss == pytest.approx(exact.loss, rel=1e-6)
+    assert fast.distance(truth) < 1.5 * exact.distance(truth)
+
+
+@given(lengths=st.lists(st.integers(2000, 50000), min_size=1, max_size=5), seed=st.integers(0, 100))
+@settings(max_examples=15, deadline=None)
+def test_any_batch_gives_the_same_step(lengths: list[int], seed: int) -> None:
+    batch = make_batch(lengths, seed)
+    exact, fast = (
+        take_step(build(numerics, NOTHING_RANDOM, seed), batch, torch.float64, seed) for numerics in ("exact", "fast")
+    )
+    assert fast.loss == pytest.approx(exact.loss, rel=1e-12)
+    of_all = max(float(gradient.abs().max()) for gradient in exact.gradients.values())
+    for name, gradient in exact.gradients.items():
+        assert float((gradient - fast.gradients[name]).abs().max()) <= 1e-9 * of_all, name
+
+
+def test_evaluation_is_the_same_too() -> None:
+    batch = make_batch(LENGTHS)
+    losses = []
+    for numerics in ("exact", "fast"):
+        model = build(numerics)
+        take_step(model, batch)  # so that batch norm remembers something
+        torch.manual_seed(3)
+        with torch.no_grad():
+            losses.append(model.eval().predict_masked(batch)[0].item())
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_attention_of_all_utterances_together_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a GPU, on a CPU."""
+    for option in ("default", "abs_pos", "context"):
+        batch = make_batch(LENGTHS)
+        overrides = [*NOTHING_RANDOM, *OPTIONS[option]]
+        one = take_step(build("fast", overrides), batch, torch.float64)
+        with monkeypatch.context() as patch:
+            together = lambda *args: attention.attend(*args, together=True)  # noqa: E731
+            patch.setattr(encoder, "attend", together)
+            all_of_them = take_step(build("fast", overrides), batch, torch.float64)
+        assert all_of_them.loss == pytest.approx(one.loss, rel=1e-12)
+        assert largest_error(one, all_of_them) < 1e-7
+
+
+def test_padding_costs_nothing_and_changes_nothing_but_batch_norm() -> None:
+    """With `batch_norm_over_padding: false`, an utterance's loss does not depend on how long its batch is."""
+    overrides = [*NOTHING_RANDOM, "model.batch_norm_over_padding=false"]
+    short = make_batch((30000, 30000))
+    long = make_batch((30000, 30000))
+    for name in ("audio", "noise", "noisy_audio"):
+        setattr(long, name, torch.nn.functional.pad(getattr(short, name), (0, 60000)))
+    model = build("fast", overrides)
+    mask = torch.zeros(2, 1000, dtype=torch.bool)
+    mask[:, 40:88] = True
+    model.mask_processor.blocks = lambda lengths, frames: mask[:, :frames]  # type: ignore[method-assign]
+    losses = [take_step(model, batch, torch.float64).loss for batch in (short, long)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-8)
+
+
+def test_a_batch_without_masks_has_zero_loss_and_gradients() -> None:
+    step = take_step(build("fast", ["model.masking.mask_prob=0"]), make_batch((20000, 30000)))
+    assert step.loss == 0
+    assert all((gradient == 0).all() for gradient in step.gradients.values())
+    assert len(step.gradients) > 50
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("model.mask_position=post_conv", "model.mask_position=post_conv"),
+        ("model.encoder.conv_norm_type=group_norm4", "model.encoder.conv_norm_type"),
+        ("model.encoder.conv_norm_type=instance_norm", "model.encoder.conv_norm_type"),
+    ],
+)
+def test_what_fast_cannot_do_exact_does(override: str, named: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        model = build("fast", [override])
+    assert caplog.messages == [f"model.numerics: fast cannot do {named}; training with exact"]
+    assert not model.fast
+
+
+def test_both_numerics_have_the_same_checkpoints() -> None:
+    exact, fast = build("exact"), build("fast")
+    assert list(exact.state_dict()) == list(fast.state_dict())
+    fast.load_state_dict(exact.state_dict())
+
+
+def test_dropout_gives_the_same_loss_on_average() -> None:
+    batch = make_batch((20000, 26000))
+    losses = {}
+    for numerics in ("exact", "fast"):
+        model = build(numerics, ["model.encoder.dropout=0.3", "model.encoder.dropout_att=0.3"])
+        torch.manual_seed(5)
+        mask = model.mask_processor.blocks(torch.tensor([125, 162]), 176)
+        model.mask_processor.blocks = lambda lengths, frames, mask=mask: mask  # type: ignore[method-assign]
+        with torch.no_grad():
+            losses[numerics] = torch.stack([model.predict_masked(batch)[0] for _ in range(200)])
+    error = (losses["exact"].var() / 200 + losses["fast"].var() / 200).sqrt()
+    assert abs(losses["exact"].mean() - losses["fast"].mean()) < 4 * error
+    assert losses["fast"].std() / losses["exact"].std() == pytest.approx(1, abs=0.3)
