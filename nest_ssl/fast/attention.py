@@ -58,27 +58,27 @@ def attend(
 
 
 def _project(module: MultiHeadAttention, x: Tensor, positions: Tensor) -> _Projected:
-    """The linear layers, once for all utterances; the scale of the scores is put into the queries."""
-    shape, scale = (-1, module.n_heads, module.d_head), 1 / math.sqrt(module.d_head)
+    """The linear layers, once for all utterances."""
+    shape = (-1, module.n_heads, module.d_head)
     query, key, value = (linear(x).view(shape) for linear in (module.linear_q, module.linear_k, module.linear_v))
     if not isinstance(module, RelPositionMultiHeadAttention):
-        return _Projected(query * scale, key, value)
+        return _Projected(query, key, value)
     distances = module.linear_pos(positions).view(shape)
-    by_content, by_distance = ((query + bias) * scale for bias in (module.pos_bias_u, module.pos_bias_v))
-    return _Projected(by_content, key, value, by_distance, distances)
+    return _Projected(query + module.pos_bias_u, key, value, query + module.pos_bias_v, distances)
 
 
 def _one(module: MultiHeadAttention, part: _Projected, context: AttentionContext) -> Tensor:
     """One utterance to (U, D)."""
-    frames = len(part.query)
+    frames, scale = len(part.query), 1 / math.sqrt(module.d_head)
     query, value = part.query.transpose(0, 1), part.value.transpose(0, 1)  # (U, H, D / H) -> (H, U, D / H)
     key = part.key.permute(1, 2, 0)  # (U, H, D / H) -> (H, D / H, U)
     if part.by_distance is None or part.distances is None:
-        scores = torch.bmm(query, key)
+        scores = torch.bmm(query, key) * scale
     else:
         longest = (len(part.distances) + 1) // 2
         near = part.distances[longest - frames : longest + frames - 1].permute(1, 2, 0)  # (H, D / H, 2 * U - 1)
-        scores = torch.baddbmm(shifted_view(torch.bmm(part.by_distance.transpose(0, 1), near)), query, key)
+        by_distance = shifted_view(torch.bmm(part.by_distance.transpose(0, 1), near))
+        scores = torch.baddbmm(by_distance, query, key, beta=scale, alpha=scale)
     if context.limited:
         scores = scores.masked_fill(~context.visible(frames, scores.device), MASKED_SCORE)
     weights = drop(torch.softmax(scores, dim=-1), module.dropout)
@@ -98,7 +98,8 @@ def _together(module: MultiHeadAttention, projected: _Projected, context: Attent
         by_distance = heads_first(projected.by_distance) @ projected.distances.permute(1, 2, 0)
         scores = scores + shifted(by_distance)[..., :longest]
     hidden = context.masks(torch.tensor(packing.lengths, device=packing.device), longest)[1]  # (B, U, U)
-    weights = torch.softmax(scores.masked_fill(hidden.unsqueeze(1), MASKED_SCORE), dim=-1)
+    scores = (scores / math.sqrt(module.d_head)).masked_fill(hidden.unsqueeze(1), MASKED_SCORE)
+    weights = torch.softmax(scores, dim=-1)
     out = drop(weights, module.dropout) @ heads_first(projected.value)
     return padded.pack(out.transpose(1, 2).flatten(2))  # (B, H, U, D / H) -> (N, D)
 

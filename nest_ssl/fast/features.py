@@ -18,8 +18,8 @@ def packed_features(
     utterances = [row[:count].to(torch.float32) for row, count in zip(signal, samples, strict=True)]
     with torch.autocast(signal.device.type, enabled=False):
         frames = [_frames(preprocessor, x, count) for x, count in zip(utterances, packing.lengths, strict=True)]
-        spectrum = torch.view_as_real(torch.fft.rfft(torch.cat(frames), n=preprocessor.n_fft))
-        power = spectrum.square_().sum(-1)  # (N, bins)
+        spectrum = torch.fft.rfft(torch.cat(frames), n=preprocessor.n_fft)  # (N, bins)
+        power = spectrum.real.square().addcmul_(spectrum.imag, spectrum.imag)
         if preprocessor.mag_power != 2.0:
             power = power.pow_(preprocessor.mag_power / 2)
         x = power @ preprocessor.featurizer.fb[0].t()  # (N, bins) -> (N, D)

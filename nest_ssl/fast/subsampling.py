@@ -29,9 +29,16 @@ def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing)
 
 
 def _convolved(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """One utterance (T, D) through the convolutions, channels last: (U, F, C)."""
-    x = x.view(1, 1, *x.shape).contiguous(memory_format=torch.channels_last)
-    return layers(x)[0].permute(1, 2, 0)  # (1, C, U, F) -> (U, F, C), which is how it lies in memory
+    """One utterance (T, D) through the convolutions: (U, F, C). Channels last, where a 1x1 convolution is a product."""
+    x = x.unsqueeze(2)  # (T, D) -> (T, F, C)
+    for layer in layers:
+        if isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
+            x = nn.functional.linear(x, layer.weight[:, :, 0, 0], layer.bias)
+        elif isinstance(layer, nn.ReLU):
+            x = layer(x)
+        else:
+            x = layer(x.permute(2, 0, 1).unsqueeze(0))[0].permute(1, 2, 0)  # (T, F, C) -> (1, C, T, F) and back
+    return x
 
 
 def _padded(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
