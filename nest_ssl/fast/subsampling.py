@@ -1,4 +1,4 @@
-"""Sub-sampling of the valid frames only, in the layout in which convolutions are fast."""
+"""Sub-sampling of the valid frames only."""
 
 from __future__ import annotations
 
@@ -19,26 +19,14 @@ def subsample(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tupl
 
 
 def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-    """Each utterance by itself: nothing to silence, because a convolution pads with the zeros that follow it."""
-    parts = [_convolved(pre_encode.conv, x) for x in features.split(packing.lengths)]
-    x = torch.cat(parts)  # (M, F, C)
-    weight = pre_encode.out.weight.view(pre_encode.out.out_features, x.shape[2], x.shape[1])  # (D, C, F)
-    x = nn.functional.linear(x.flatten(1), weight.transpose(1, 2).flatten(1), pre_encode.out.bias)
+    """Each utterance by itself: nothing to silence, because a convolution pads with the zeros that follow it.
+
+    Channels last, and products in place of convolutions, were tried and are slower.
+    """
+    images = (pre_encode.conv(x.unsqueeze(0).unsqueeze(0)) for x in features.split(packing.lengths))  # (1, C, U, F)
+    parts = [image[0].transpose(0, 1).flatten(1) for image in images]  # (1, C, U, F) -> (U, C * F)
     padded = int(pre_encode.frames(torch.tensor(packing.padded)))
-    return x, Packing(tuple(len(part) for part in parts), padded, packing.device)
-
-
-def _convolved(layers: nn.Sequential, x: Tensor) -> Tensor:
-    """One utterance (T, D) through the convolutions: (U, F, C). Channels last, where a 1x1 convolution is a product."""
-    x = x.unsqueeze(2)  # (T, D) -> (T, F, C)
-    for layer in layers:
-        if isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
-            x = nn.functional.linear(x, layer.weight[:, :, 0, 0], layer.bias)
-        elif isinstance(layer, nn.ReLU):
-            x = layer(x)
-        else:
-            x = layer(x.permute(2, 0, 1).unsqueeze(0))[0].permute(1, 2, 0)  # (T, F, C) -> (1, C, T, F) and back
-    return x
+    return pre_encode.out(torch.cat(parts)), Packing(tuple(map(len, parts)), padded, packing.device)
 
 
 def _padded(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
