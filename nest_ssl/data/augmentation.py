@@ -16,6 +16,8 @@ from torch import Tensor
 
 from nest_ssl.data.batch import AudioNoiseBatch
 
+_TWISTER = np.random.RandomState(0)  # takes over the state of Python's generator; making one costs more than its draws
+
 
 class SpeakerNoiseAugmentation:
     """Add to an utterance one stretch of its noise, or of another utterance of the batch, at a random energy ratio.
@@ -51,12 +53,15 @@ class SpeakerNoiseAugmentation:
         """Fill `noisy_audio`; `noise` becomes what was added, and `noise_len` the length of the noisy audio."""
         for index in range(len(batch.audio)):
             if random.random() <= self.prob:
-                batch.noise[index] = self.mixture(batch, index)
-                batch.noise_len[index] = batch.audio_len[index]
-        return dataclasses.replace(batch, noisy_audio=batch.audio + batch.noise, noisy_audio_len=batch.noise_len)
+                audio_len = int(batch.audio_len[index])
+                batch.noise[index, :audio_len] = self.mixture(batch, index)
+                batch.noise[index, audio_len:] = 0
+                batch.noise_len[index] = audio_len
+        noisy_audio = torch.add(batch.audio, batch.noise, out=batch.noisy_audio)
+        return dataclasses.replace(batch, noisy_audio=noisy_audio, noisy_audio_len=batch.noise_len)
 
     def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
-        """What to add to one utterance, (S)."""
+        """What to add to one utterance, over its own length (S)."""
         audio_len = int(batch.audio_len[index])
         mix_len = self.draw_mix_len(batch.audio_len[index])
         mix_start = random.randint(0, audio_len - mix_len - 1) if audio_len > mix_len else 0
@@ -70,7 +75,7 @@ class SpeakerNoiseAugmentation:
         else:
             source, start = source[:source_len], random.randint(0, source_len - mix_len - 1)
         scale = _mix_scale(batch.audio[index, :audio_len], source, energy_ratio)
-        added = torch.zeros_like(batch.audio[index])
+        added = torch.zeros(audio_len)
         added[mix_start : mix_start + mix_len] = scale * source[start : start + mix_len]
         return added
 
@@ -115,7 +120,7 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
         self.num_speakers = (min_num_speakers, max_num_speakers)
 
     def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
-        """What to add to one utterance, (S)."""
+        """What to add to one utterance, over its own length (S)."""
         audio_len = int(batch.audio_len[index])
         mix_len = self.draw_mix_len(batch.audio_len[index])
         num_segments = random.randint(*self.num_segments)
@@ -128,14 +133,14 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
         else:
             segments = _draw_speech_segments(batch, index, segment_lens, num_speakers)
 
-        added = torch.zeros_like(batch.audio[index])
+        added = torch.zeros(audio_len)
         first_start, last_start = 0, audio_len - mix_len  # where a segment may begin, so that the others still fit
         for segment in segments:
             start = random.randint(first_start, last_start - 1) if first_start < last_start else first_start
             added[start : start + len(segment)] = segment
             first_start = start + len(segment)
             last_start += len(segment)
-        return _mix_scale(batch.audio[index, :audio_len], added[:audio_len], energy_ratio) * added
+        return added.mul_(_mix_scale(batch.audio[index, :audio_len], added, energy_ratio))
 
     def draw_mix_len(self, audio_len: Tensor) -> int:
         """Samples to mix, at least one; here the rate is drawn, not the length."""
@@ -152,12 +157,14 @@ def draw_segment_lens(num_segments: int, total: int) -> list[int]:
     and NumPy's are the same Mersenne Twister. A segment that got nothing is absent.
     """
     version, (*words, position), gauss_next = random.getstate()
-    twister = np.random.RandomState()
-    twister.set_state(("MT19937", np.array(words, dtype=np.uint32), position, 0, 0.0))
-    dealt_to = (twister.random_sample(total) * num_segments).astype(np.intp)
-    state = twister.get_state(legacy=False)["state"]
+    _TWISTER.set_state(("MT19937", np.array(words, dtype=np.uint32), position, 0, 0.0))
+    drawn = _TWISTER.random_sample(total)
+    state = _TWISTER.get_state(legacy=False)["state"]
     random.setstate((version, (*state["key"].tolist(), state["pos"]), gauss_next))
+    if num_segments == 1:  # as the usual configuration says: one segment gets all, whatever was drawn
+        return [total]
 
+    dealt_to = (drawn * num_segments).astype(np.intp)
     lengths = np.bincount(dealt_to).tolist()
     present = [segment for segment, length in enumerate(lengths) if length]
     return [lengths[segment] for segment in sorted(present, key=lambda segment: np.argmax(dealt_to == segment))]

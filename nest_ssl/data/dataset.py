@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from nest_ssl.audio import AudioSegment, ChannelSelector
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.manifest import Seconds, load_manifest
-from nest_ssl.data.noise import load_noise_manifest, sample_noise
+from nest_ssl.data.noise import Numerics, load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
 from nest_ssl.errors import AudioError, ManifestError
 
@@ -32,7 +32,8 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
 
     `unreadable_audio` says what a file that cannot be read, is empty, or holds NaN means: `skip` takes the next
     readable utterance in its place, warns and counts it; `stop` raises. (NeMo stops at a broken file and trains on
-    silence in place of an empty one.) `key` is the configuration node the arguments come from, for the errors.
+    silence in place of an empty one.) `numerics` says which noise is read again: see `load_noise_audio`. `key` is the
+    configuration node the arguments come from, for the errors.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         int_values: bool = False,
         channel_selector: ChannelSelector = None,
         unreadable_audio: UnreadablePolicy = "skip",
+        numerics: Numerics = "exact",
         key: str = "",
     ) -> None:
         prefix = f"{key}." if key else ""
@@ -68,6 +70,7 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         self.int_values = int_values
         self.channel_selector = channel_selector
         self.unreadable_audio = unreadable_audio
+        self.numerics = numerics
 
     def __len__(self) -> int:
         return len(self.manifest)
@@ -75,7 +78,7 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
     def __getitem__(self, index: int) -> AudioNoiseItem:
         audio, index, skipped = self._readable_audio(int(index))
         audio = pad_audio(audio, self.min_audio_len, self.pad_audio_mode)
-        noise, noise_len = sample_noise(self.noise_data, self.sample_rate, len(audio))
+        noise, noise_len = sample_noise(self.noise_data, self.sample_rate, len(audio), numerics=self.numerics)
         return AudioNoiseItem(
             sample_id=str(index),
             audio=audio,

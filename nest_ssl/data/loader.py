@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import multiprocessing
+import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
 from nest_ssl.audio import ChannelSelector
 from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
 from nest_ssl.data.batch import BatchAugmentor
+from nest_ssl.data.buckets import DurationBatches, ItemLists
 from nest_ssl.data.checks import CheckedNode
 from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.noise import Numerics
 from nest_ssl.data.paths import split_paths
-from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.errors import ConfigError, ManifestError, nearest
 from nest_ssl.targets import instantiate
+
+log = logging.getLogger(__name__)
 
 _USED_KEYS = {
     *("manifest_filepath", "noise_manifest", "sample_rate", "min_duration", "max_duration"),
     *("trim_silence", "int_values", "channel_selector", "min_audio_len_secs", "pad_audio_mode", "unreadable_audio"),
     *("batch_size", "shuffle", "drop_last", "batch_augmentor"),
+    *("batch_duration", "num_buckets", "bucket_duration_bins", "quadratic_duration"),
     *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
     *("is_concat", "concat_sampling_technique", "concat_sampling_temperature", "concat_sampling_scale"),
     *("concat_sampling_probabilities", "concat_sampling_seed", "concat_shuffle"),
@@ -36,15 +44,16 @@ _UNUSED_KEYS = {
 }
 _UNSUPPORTED_KEYS = {
     "is_tarred": "use a plain JSON-lines manifest",
-    "use_lhotse": "use a plain JSON-lines manifest",
+    "use_lhotse": "`batch_duration` makes such batches of a plain JSON-lines manifest",
     "use_dali": "use a plain JSON-lines manifest",
     "augmentor": "use `batch_augmentor`",
 }
+_BUCKET_KEYS = ("num_buckets", "bucket_duration_bins", "quadratic_duration")
 DATASET_KEYS = frozenset(_USED_KEYS | _UNUSED_KEYS | _UNSUPPORTED_KEYS.keys())
 
 
 def build_dataloader(
-    config: Mapping[str, Any], *, key: str, global_rank: int = 0, world_size: int = 1
+    config: Mapping[str, Any], *, key: str, global_rank: int = 0, world_size: int = 1, numerics: Numerics = "exact"
 ) -> DataLoader[Any]:
     """The loader that a plain, resolved `*_ds` node describes; `key` is the node's dotted name, for the errors.
 
@@ -53,35 +62,93 @@ def build_dataloader(
     """
     _refuse_keys(config, key)
     node = CheckedNode(config, key)
+    options = _loader_options(node, numerics)
+    if node.config.get("batch_duration") is not None:
+        return _duration_loader(node, global_rank, world_size, numerics, options)
     batch_size = node.whole("batch_size", least=1)
-    num_workers = node.whole("num_workers", least=0, default=0)
     shuffle = node.flag("shuffle", default=key.endswith("train_ds"))
     drop_last = node.flag("drop_last", default=False)
     if node.flag("is_concat", default=False):
-        dataset: AudioNoiseDataset | ConcatDataset = _concat_dataset(node, global_rank, world_size)
+        dataset: AudioNoiseDataset | ConcatDataset = _concat_dataset(node, global_rank, world_size, numerics)
         shuffle = False  # `concat_shuffle` decides
         items = len(dataset)
     else:
-        dataset = _dataset(node, node.paths("manifest_filepath"), _batch_augmentor(node))
+        dataset = _dataset(node, node.paths("manifest_filepath"), _batch_augmentor(node), numerics)
         items = math.ceil(len(dataset) / world_size)
     if drop_last and items < batch_size:
         raise ConfigError(
             f"{key}.batch_size: is {batch_size}, but there are {items} utterances and drop_last=true leaves no batch; "
             "use a smaller batch_size, drop_last=false or more data"
         )
-    with_workers = num_workers > 0
     return DataLoader(
         dataset,
         batch_size=batch_size,
         shuffle=shuffle,
         drop_last=drop_last,
         collate_fn=dataset.collate_fn,
-        num_workers=num_workers,
-        pin_memory=node.flag("pin_memory", default=False) and torch.cuda.is_available(),
-        persistent_workers=node.flag("persistent_workers", default=False) and with_workers,
-        prefetch_factor=node.whole("prefetch_factor", least=1, default=None) if with_workers else None,
-        multiprocessing_context=_start_method(node) if with_workers else None,
+        **options,
     )
+
+
+def _loader_options(node: CheckedNode, numerics: Numerics) -> dict[str, Any]:
+    """How batches come to the training, where the node does not say: pinned if there is a GPU to copy them to.
+
+    Workers that live on after an epoch save its start, but their random numbers then go on too, where NeMo's workers
+    are made and seeded anew: `fast` only. Torch's two batches in advance for each worker are enough.
+    """
+    options: dict[str, Any] = {"pin_memory": node.flag("pin_memory", default=True) and torch.cuda.is_available()}
+    num_workers = node.whole("num_workers", least=0, default=0)
+    persistent = node.flag("persistent_workers", default=numerics == "fast")
+    prefetch_factor = node.whole("prefetch_factor", least=1, default=None)
+    start_method = node.choice("multiprocessing_context", multiprocessing.get_all_start_methods(), default=None)
+    if num_workers:
+        options |= {
+            "num_workers": num_workers,
+            "persistent_workers": persistent,
+            "prefetch_factor": prefetch_factor,
+            "multiprocessing_context": start_method,
+        }
+    return options
+
+
+def _duration_loader(
+    node: CheckedNode, global_rank: int, world_size: int, numerics: Numerics, options: Mapping[str, Any]
+) -> DataLoader[Any]:
+    """Batches of at most `batch_duration` seconds, padding included."""
+    for name in ("batch_size", "is_concat"):
+        if node.config.get(name):
+            expected = f"nothing beside {node.key}.batch_duration, which makes the batches; set {name}=null"
+            raise node.wrong(name, expected)
+    dataset = _dataset(node, node.paths("manifest_filepath"), _batch_augmentor(node), numerics)
+    durations = np.maximum(dataset.manifest.durations, dataset.min_audio_len / dataset.sample_rate)
+    if np.isnan(durations).any():
+        line = dataset.manifest[int(np.isnan(durations).argmax())].line
+        raise ManifestError(f"{line}: has no duration, which {node.key}.batch_duration needs")
+    try:
+        sampler = DurationBatches(
+            durations,
+            batch_duration=node.number("batch_duration", default=None),
+            num_buckets=node.whole("num_buckets", least=1, default=30),
+            bucket_duration_bins=_bucket_duration_bins(node),
+            quadratic_duration=node.number("quadratic_duration", default=None),
+            shuffle=node.flag("shuffle", default=node.key.endswith("train_ds")),
+            drop_last=node.flag("drop_last", default=False),
+            seed=_seed_of_run(),
+            rank=global_rank,
+            num_replicas=world_size,
+        )
+    except ValueError as error:
+        raise ConfigError(f"{node.key}.batch_duration: {error}; raise it or lower max_duration") from None
+    log.info(
+        "%s: %d batches an epoch of at most %g s, of which %.0f %% is audio and the rest padding",
+        *(node.key, len(sampler), node.config["batch_duration"], 100 * sampler.padding_efficiency()),
+    )
+    return DataLoader(ItemLists(dataset), batch_size=None, sampler=sampler, collate_fn=dataset.collate_fn, **options)
+
+
+def _seed_of_run() -> int:
+    """The same on every rank, as Lightning's own samplers have it: what `seed_everything` was given, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def _refuse_keys(config: Mapping[str, Any], key: str) -> None:
@@ -90,9 +157,13 @@ def _refuse_keys(config: Mapping[str, Any], key: str) -> None:
             raise ConfigError(f"{key}.{name}: no such option{nearest(name, DATASET_KEYS)}")
         if name in _UNSUPPORTED_KEYS and value:
             raise ConfigError(f"{key}.{name}: not supported in this version; {_UNSUPPORTED_KEYS[name]}")
+        if name in _BUCKET_KEYS and value is not None and config.get("batch_duration") is None:
+            raise ConfigError(f"{key}.{name}: is {value!r}, but only has a meaning with {key}.batch_duration")
 
 
-def _dataset(node: CheckedNode, manifests: list[str], augmentor: BatchAugmentor | None) -> AudioNoiseDataset:
+def _dataset(
+    node: CheckedNode, manifests: list[str], augmentor: BatchAugmentor | None, numerics: Numerics
+) -> AudioNoiseDataset:
     min_duration = node.number("min_duration", default=None, above=-math.inf)
     max_duration = node.number("max_duration", default=None)
     if min_duration is not None and max_duration is not None and min_duration > max_duration:
@@ -110,11 +181,12 @@ def _dataset(node: CheckedNode, manifests: list[str], augmentor: BatchAugmentor 
         int_values=node.flag("int_values", default=False),
         channel_selector=_channel_selector(node),
         unreadable_audio=node.choice("unreadable_audio", ("skip", "stop"), default="skip"),
+        numerics=numerics,
         key=node.key,
     )
 
 
-def _concat_dataset(node: CheckedNode, global_rank: int, world_size: int) -> ConcatDataset:
+def _concat_dataset(node: CheckedNode, global_rank: int, world_size: int, numerics: Numerics) -> ConcatDataset:
     """One dataset for each entry of `manifest_filepath`; an entry may itself name several manifests."""
     node.paths("manifest_filepath")
     entries = node.config["manifest_filepath"]
@@ -123,7 +195,7 @@ def _concat_dataset(node: CheckedNode, global_rank: int, world_size: int) -> Con
     elif len(entries) == 1 and not isinstance(entries[0], str):  # how NeMo's configurations list a validation set
         entries = entries[0]
     augmentor = _batch_augmentor(node)
-    datasets = [_dataset(node, split_paths(entry), augmentor) for entry in entries]
+    datasets = [_dataset(node, split_paths(entry), augmentor, numerics) for entry in entries]
     return ConcatDataset(
         datasets,
         sampling_technique=node.choice("concat_sampling_technique", SAMPLING_TECHNIQUES, default="round-robin"),
@@ -168,5 +240,11 @@ def _channel_selector(node: CheckedNode) -> ChannelSelector:
     return channel
 
 
-def _start_method(node: CheckedNode) -> str | None:
-    return node.choice("multiprocessing_context", multiprocessing.get_all_start_methods(), default=None)
+def _bucket_duration_bins(node: CheckedNode) -> list[float] | None:
+    bins = node.config.get("bucket_duration_bins")
+    if bins is None:
+        return None
+    numbers = isinstance(bins, list) and all(type(edge) in (int, float) and edge > 0 for edge in bins)
+    if not numbers or sorted(set(bins)) != bins:
+        raise node.wrong("bucket_duration_bins", "seconds > 0 in ascending order")
+    return bins

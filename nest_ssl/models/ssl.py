@@ -227,6 +227,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             key=key,
             global_rank=self.trainer.global_rank if attached else 0,
             world_size=self.trainer.world_size if attached else 1,
+            numerics="fast" if self.fast else "exact",
         )
 
     def train_dataloader(self) -> DataLoader | None:

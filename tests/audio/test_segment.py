@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nest_ssl.audio import AudioSegment
+from nest_ssl.audio import AudioFile, AudioSegment, to_float
 from nest_ssl.errors import AudioError
 
 
@@ -138,3 +138,26 @@ def test_samples_that_are_no_numbers_are_an_error(tmp_path: Path, noise: np.ndar
     noise[17] = value
     with pytest.raises(AudioError, match="NaN or infinite"):
         AudioSegment.from_file(write(tmp_path / "a.wav", noise, subtype="FLOAT"))
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_parts_of_an_open_file_are_those_read_one_by_one(tmp_path: Path, noise: np.ndarray, name: str) -> None:
+    path = write(tmp_path / name, noise, subtype="PCM_16")
+    with AudioFile(path) as file:
+        assert file.is_16_bit(16000)
+        assert not file.is_16_bit(8000)
+        for start in (8000, 1, 0, 15000):
+            expected = AudioSegment.from_file(path, offset=start / 16000, duration=0.25).samples
+            np.testing.assert_array_equal(file.segment(offset=start / 16000, duration=0.25).samples, expected)
+            np.testing.assert_array_equal(to_float(file.integers(start, 4000)), expected)
+
+
+@pytest.mark.parametrize(("channels", "subtype"), [(2, "PCM_16"), (1, "PCM_24"), (1, "FLOAT")])
+def test_only_one_channel_of_16_bits_is_given_as_integers(tmp_path: Path, channels: int, subtype: str) -> None:
+    with AudioFile(write(tmp_path / "a.wav", np.zeros((100, channels)), subtype=subtype)) as file:
+        assert not file.is_16_bit(16000)
+
+
+def test_a_file_is_opened_when_it_is_read(tmp_path: Path) -> None:
+    with AudioFile(str(tmp_path / "missing.wav")) as file, pytest.raises(AudioError, match="cannot be read"):
+        file.segment()

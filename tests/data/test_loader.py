@@ -1,6 +1,7 @@
 # ruff: noqa: NPY002 - NumPy's global generator is what is tested
 from __future__ import annotations
 
+import logging
 import random
 import subprocess
 import sys
@@ -124,6 +125,68 @@ def test_rank_and_world_size_reach_concatenated_sets(config: dict[str, Any]) -> 
     assert len(build_dataloader(concat, key=KEY, global_rank=1, world_size=2).dataset) == 6  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batches_by_duration_hold_every_utterance_once(
+    config: dict[str, Any], num_workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    by_duration = {**config, "batch_size": None, "batch_duration": 25.0, "num_buckets": 3, "num_workers": num_workers}
+    with caplog.at_level(logging.INFO):
+        loader = build_dataloader(by_duration, key=KEY)
+    assert f"model.train_ds: {len(loader)} batches an epoch of at most 25 s, of which" in caplog.text
+    epochs = []
+    for epoch in (0, 1):
+        loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined] - as Lightning does
+        found = list(loader)
+        assert len(found) == len(loader)
+        assert sorted(int(name) for batch in found for name in batch.sample_id) == list(range(12))
+        assert all(batch.audio.numel() <= 25 * 16000 for batch in found)
+        epochs.append([batch.sample_id for batch in found])
+    assert epochs[0] != epochs[1]
+    assert same(batches(by_duration), batches(by_duration))
+
+
+def test_short_utterances_count_as_long_as_they_are_made(write_audio: Callable, write_manifest: Callable) -> None:
+    rows = [write_audio(f"{index}.wav", np.full(1600, 0.1)) for index in range(8)]
+    config = {"manifest_filepath": write_manifest(rows), "sample_rate": 16000, "batch_duration": 4.0}
+    assert [len(batch.sample_id) for batch in build_dataloader(config, key=KEY)] == [4, 4]
+
+
+def test_an_utterance_without_a_duration_cannot_be_put_into_a_bucket(
+    write_audio: Callable, write_manifest: Callable
+) -> None:
+    row = write_audio("a.wav", np.full(1600, 0.1))
+    path = write_manifest([row, {**row, "duration": None}])
+    config = {"manifest_filepath": path, "sample_rate": 16000, "batch_duration": 4.0}
+    with pytest.raises(
+        ManifestError, match=r"manifest\.json:2: has no duration, which model\.train_ds\.batch_duration"
+    ):
+        build_dataloader(config, key=KEY)
+
+
+def test_ranks_share_the_batches(config: dict[str, Any]) -> None:
+    by_duration = {**config, "batch_size": None, "batch_duration": 15.0}
+    loaders = [build_dataloader(by_duration, key=KEY, global_rank=rank, world_size=2) for rank in (0, 1)]
+    assert len(loaders[0]) == len(loaders[1])
+    seen = [int(name) for loader in loaders for batch in loader for name in batch.sample_id]
+    assert sorted(seen) == list(range(12))
+
+
+def test_workers_live_on_where_nemos_random_numbers_need_not_be_kept(config: dict[str, Any]) -> None:
+    workers = {**config, "num_workers": 1}
+    assert not build_dataloader(workers, key=KEY).persistent_workers
+    assert build_dataloader(workers, key=KEY, numerics="fast").persistent_workers
+    assert build_dataloader({**workers, "persistent_workers": True}, key=KEY).persistent_workers
+    assert not build_dataloader({**workers, "persistent_workers": False}, key=KEY, numerics="fast").persistent_workers
+
+
+def test_numerics_reach_the_noise(config: dict[str, Any], corpus: DummyCorpus) -> None:
+    both = [str(corpus.train_manifest), str(corpus.val_manifest)]
+    assert build_dataloader(config, key=KEY, numerics="fast").dataset.numerics == "fast"  # type: ignore[attr-defined]
+    concat = build_dataloader({**config, "manifest_filepath": both, "is_concat": True}, key=KEY, numerics="fast")
+    assert {dataset.numerics for dataset in concat.dataset.datasets} == {"fast"}  # type: ignore[attr-defined]
+
+
 def test_every_key_is_taken_out_refused_or_listed_as_unused() -> None:
     source = Path(loader_module.__file__).read_text()
     taken_out = {key for key in DATASET_KEYS if source.count(f'"{key}"') > 1}
@@ -170,6 +233,16 @@ def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
         ({"is_concat": True, "concat_sampling_temperature": 0}, "concat_sampling_temperature: is 0"),
         ({"is_concat": True, "concat_sampling_probabilities": [0.5, 0.5]}, "concat_sampling_probabilities: is"),
         ({"is_concat": True, "concat_sampling_probabilities": [0.5]}, "whose sum is 1"),
+        ({"batch_duration": 25.0}, r"batch_size: is 4; expected nothing beside model\.train_ds\.batch_duration"),
+        (
+            {"batch_size": None, "batch_duration": 25.0, "is_concat": True},
+            "is_concat: is True; expected nothing beside",
+        ),
+        ({"batch_size": None, "batch_duration": 0.5}, r"batch_duration: the longest utterance costs .* or lower max_d"),
+        ({"batch_size": None, "batch_duration": "long"}, "batch_duration: is 'long'; expected a number > 0"),
+        ({"batch_size": None, "batch_duration": 25, "num_buckets": 0}, "num_buckets: is 0"),
+        ({"batch_size": None, "batch_duration": 25, "bucket_duration_bins": [3, 2]}, "bins: is .*ascending order"),
+        ({"num_buckets": 5}, r"num_buckets: is 5, but only has a meaning with model\.train_ds\.batch_duration"),
         ({"batch_size": 13, "drop_last": True}, r"batch_size: is 13, but there are 12 utterances"),
         ({"num_workers": 1, "multiprocessing_context": "thread"}, "multiprocessing_context: is 'thread'"),
     ],

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nest_ssl.data.running_sum import RunningSums
+
+
+def sign(number: float) -> int:
+    return (number > 0) - (number < 0)
+
+
+@given(
+    length=st.integers(0, 3000),
+    seed=st.integers(0, 1000),
+    scale=st.sampled_from([1e-30, 1e-3, 1.0, 1e4]),
+    mean=st.sampled_from([0.0, 1e-7, -1e-4, 0.1]),
+    closed=st.booleans(),
+)
+def test_it_is_the_sign_of_pythons_sum(length: int, seed: int, scale: float, mean: float, closed: bool) -> None:
+    samples = (scale * (mean + np.random.default_rng(seed).standard_normal(length))).astype(np.float32)
+    if closed and length:  # the true sum is as good as zero: rounding alone decides
+        samples[-1] = -math.fsum(samples[:-1].tolist())
+    assert RunningSums(samples).sign() == sign(float(sum(samples)))
+
+
+@given(start=st.integers(0, 4000), length=st.integers(0, 4000), seed=st.integers(0, 100))
+def test_integers_have_the_sign_of_the_floats_they_stand_for(start: int, length: int, seed: int) -> None:
+    integers = np.random.default_rng(seed).integers(-(2**15), 2**15, 4000, dtype=np.int16)
+    floats = integers * np.float32(2.0**-15)
+    stop = start + length
+    expected = sign(float(sum(floats[start:stop])))
+    assert RunningSums(integers).sign(start, stop) == expected
+    assert RunningSums(floats).sign(start, stop) == expected
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.float32])
+def test_silence_has_no_sign(dtype: type) -> None:
+    assert RunningSums(np.zeros(1000, dtype=dtype)).sign() == 0
+
+
+def test_a_sum_that_only_rounding_makes_positive_is_positive() -> None:
+    samples = np.zeros(1024, dtype=np.float32)
+    samples[[0, 1]] = 2.0**24, 1.0  # 2^24 + 1 is not a float32: the 1 is lost
+    samples[[2, 3]] = -(2.0**24), 2.0**-3
+    samples[4] = -1.0
+    assert math.fsum(samples.tolist()) > 0 > sum(samples)
+    assert RunningSums(samples).sign() == -1
