@@ -47,10 +47,11 @@ USAGE = """usage: python start.py [task] [arguments]
   python start.py align ...     train NeMo and nest_ssl side by side, write a report (nest-ssl align --help)
   python start.py test ...      run the tests (arguments go to pytest)
   python start.py parity ...    the same for every option there is, as a test suite (arguments go to pytest)
+  python start.py bench ...     measure both side by side, write docs/benchmarks.md (--help; --quick: minutes)
   python start.py setup         only set up
 
 The first start makes .venv and installs into it; later ones begin at once. Paths are relative to this folder.
-  NEST_NEMO_PYTHON       an interpreter that has NeMo 3.0.0, for align and parity
+  NEST_NEMO_PYTHON       an interpreter that has NeMo 3.0.0, for align, parity and bench
   NEST_NEMO_273_PYTHON   the same with NeMo 2.7.3; what neither names is installed once into a cache folder
   NEST_CACHE             that cache folder
 pip's own settings apply, such as an extra index with CPU-only builds of torch (the usual ones for Linux bring CUDA).
@@ -153,12 +154,24 @@ def parity(arguments: list[str]) -> int:
     return run(python, "-m", "pytest", "tests/parity", *arguments, environment=interpreters)
 
 
+def bench(arguments: list[str]) -> int:
+    return run(project_python(), "-m", "benchmarks.run", *arguments)
+
+
 def setup(arguments: list[str]) -> int:
     print(f"ready: {set_up()}")
     return 0
 
 
-TASKS = {"demo": demo, "train": train, "align": align, "test": test, "parity": parity, "setup": setup}
+TASKS = {
+    "demo": demo,
+    "train": train,
+    "align": align,
+    "test": test,
+    "parity": parity,
+    "bench": bench,
+    "setup": setup,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -282,3 +282,11 @@ def test_every_dependency_is_pinned() -> None:
     assert {"torch", "lightning", "ruff"} <= set(requirements)
     assert set(requirements) <= pins
     assert f"torch=={environments.TORCH}" in start.CONSTRAINTS.read_text().splitlines()
+
+
+def test_bench_runs_the_benchmarks_without_making_other_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(start, "project_python", lambda: Path("python"))
+    monkeypatch.setattr(start, "run", lambda python, *arguments: started.append(arguments) or 0)
+    assert start.main(["bench", "--quick"]) == 0
+    assert started == [("-m", "benchmarks.run", "--quick")]

@@ -1,0 +1,154 @@
+"""What is measured: every measurement, who takes part in it, on which clips, and for how long."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.corpus import Clip, Corpus
+from benchmarks.job import WARM_UP, Implementation, Kind
+
+WARM_UP_CLIP = 3.0  # seconds
+PADDED_BATCH = (20.0, 8.0, 5.0, 4.0, 3.0, 3.0, 2.0, 2.0)  # seconds: one long clip among short ones
+LARGE_MEMORY = 40e9  # bytes: what NeMo needs for eight clips of a minute, Large
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to train."""
+
+    name: str
+    implementation: Implementation
+    overrides: tuple[str, ...] = ()
+    buckets: bool = False  # chooses its batches by itself, from the whole corpus
+
+
+NEMO = Side("NeMo", "nemo")
+EXACT = Side("exact", "nest_ssl")
+FAST = Side("fast", "nest_ssl", ("model.numerics=fast",))
+# NeMo's own way around padding
+LHOTSE = Side(
+    "NeMo, lhotse",
+    "nemo",
+    (
+        "model.train_ds.use_lhotse=true",
+        "model.train_ds.use_bucketing=true",
+        "model.train_ds.num_buckets=10",
+        "model.train_ds.batch_duration=60",
+        "model.train_ds.batch_size=null",
+        "model.train_ds.shuffle=true",
+    ),
+    buckets=True,
+)
+SIDES = {side.name: side for side in (NEMO, LHOTSE, EXACT, FAST)}
+ALL = (NEMO, LHOTSE, EXACT, FAST)
+THREE = (NEMO, EXACT, FAST)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One question, answered by each side in turn, `rounds` times."""
+
+    name: str
+    metric: str  # the number of a result that is compared
+    clips: float | tuple[float, ...]  # the corpus up to so many seconds, or exactly these lengths after each other
+    sides: tuple[Side, ...] = THREE
+    kind: Kind = "train"
+    size: str = "large"
+    batch_size: int = 8
+    steps: int = 6
+    rounds: int = 1
+    stages: bool = False
+    matrix_peak: bool = False
+    overrides: tuple[str, ...] = ()
+
+    def choose(self, corpus: Corpus, round_number: int) -> list[Clip]:
+        """The clips of a round, warm-up first; each round has the same lengths in other company."""
+        warm_up = corpus.cut([WARM_UP_CLIP] * WARM_UP * self.batch_size)
+        if isinstance(self.clips, tuple):
+            return [*warm_up, *corpus.cut(self.clips)]
+        count = self.batch_size * (self.steps if self.kind == "train" else 6)
+        return [*warm_up, *corpus.clips_to(self.clips, count, order=round_number)]
+
+
+def _same(length: float, batch_size: int, steps: int) -> tuple[float, ...]:
+    return (length,) * batch_size * steps
+
+
+def plan(quick: bool, with_nemo: bool = True) -> list[Measurement]:
+    """All measurements; a quick plan answers fewer questions from fewer steps."""
+    chosen = _quick() if quick else _full()
+    if with_nemo:
+        return chosen
+    return [replace(m, sides=tuple(side for side in m.sides if side.implementation != "nemo")) for m in chosen]
+
+
+def _full() -> list[Measurement]:
+    long_batch = batch_size_to_60()
+    lengths, batch_sizes = (5.0, 10.0, 20.0, 40.0), (1, 2, 8)
+    return [
+        Measurement("first-step", "first_step_seconds", 20.0, kind="first_step", rounds=3),
+        Measurement("data", "items_per_second", 20.0, kind="data", size="small", steps=5, rounds=2),
+        Measurement("training-large-20", "rate", 20.0, ALL, rounds=2),
+        Measurement("training-small-20", "rate", 20.0, ALL, size="small", steps=8, rounds=2),
+        Measurement("training-large-60", "rate", 60.0, batch_size=long_batch, rounds=2),
+        Measurement("training-small-60", "rate", 60.0, size="small", batch_size=long_batch, steps=8, rounds=2),
+        Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, matrix_peak=True),
+        Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, matrix_peak=True),
+        Measurement("stages", "rate", 20.0, steps=4, stages=True),
+        Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
+        Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
+        Measurement("growth-length", "rate", tuple(d for d in lengths for _ in range(4)), batch_size=4, steps=4),
+        *(
+            Measurement(f"growth-batch-{size}", "rate", _same(10.0, size, 2), batch_size=size, steps=2)
+            for size in batch_sizes
+        ),
+    ]
+
+
+def _quick() -> list[Measurement]:
+    return [
+        Measurement("first-step", "first_step_seconds", 20.0, kind="first_step"),
+        Measurement("data", "items_per_second", 20.0, kind="data", size="small", steps=2),
+        Measurement("training-large-20", "rate", 20.0, ALL, steps=2),
+        Measurement("training-small-60", "rate", 60.0, size="small", batch_size=batch_size_to_60(), steps=4),
+        Measurement("unpadded-large", "rate", _same(10.0, 8, 1), (FAST,), steps=1, matrix_peak=True),
+        Measurement("stages", "rate", 20.0, (NEMO, FAST), size="small", steps=2, stages=True),
+        Measurement("memory", "peak_gigabytes", PADDED_BATCH, (NEMO, FAST), steps=1),
+        Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", size="small", batch_size=1, steps=2),
+    ]
+
+
+def batch_size_to_60() -> int:
+    """The stock batch, or half of it where eight clips of a minute would not fit into NeMo's memory."""
+    return 8 if _memory() >= LARGE_MEMORY else 4
+
+
+def _memory() -> float:
+    """Bytes of this machine."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows
+        return 0.0
+
+
+def overrides_for(
+    measurement: Measurement, side: Side, manifest: Path, noise_manifest: Path, workers: int
+) -> tuple[str, ...]:
+    """The changes to the stock configuration that make a side's run of a measurement."""
+    validation = (
+        ("model.validation_ds=null",)
+        if measurement.kind != "save"
+        else (f"model.validation_ds.manifest_filepath={manifest}", "model.validation_ds.batch_size=1")
+    )
+    return (
+        f"model.train_ds.manifest_filepath={manifest}",
+        f"model.train_ds.noise_manifest={noise_manifest}",
+        f"model.train_ds.batch_size={measurement.batch_size}",
+        f"model.train_ds.num_workers={workers}",
+        "model.train_ds.shuffle=false",
+        *validation,
+        *measurement.overrides,
+        *side.overrides,
+    )

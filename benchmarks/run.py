@@ -1,0 +1,219 @@
+"""Measure NeMo and nest_ssl in turn, and write the table: `python start.py bench`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from benchmarks.corpus import Clip, Corpus, load_corpus, write_manifest
+from benchmarks.job import Job
+from benchmarks.plan import FAST, Measurement, Side, batch_size_to_60, overrides_for, plan
+from benchmarks.results import Result, Results
+from benchmarks.table import goals_met, write_table
+from nest_ssl.environments import NEWEST_NEMO, cache_folder, nemo_python
+from nest_ssl.errors import NestError
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
+# rough seconds, for the time left only: starting a process, and padded seconds of audio per second
+START = {"nemo": 18.0, "nest_ssl": 7.0}
+SPEED = {"large": 8.0, "small": 20.0}
+OUT_OF_MEMORY = "killed, most likely because memory ran out"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One process: a side's turn in a round of a measurement."""
+
+    measurement: Measurement
+    side: Side
+    round: int
+    clips: list[Clip]
+
+    def estimated_seconds(self) -> float:
+        if self.measurement.kind != "train":
+            return START[self.side.implementation] + 8
+        size = self.measurement.batch_size
+        padded = sum(
+            max(clip.duration for clip in self.clips[start : start + size]) * size
+            for start in range(0, len(self.clips), size)
+        )
+        real = sum(clip.duration for clip in self.clips)
+        seconds = real if self.side is FAST or self.side.buckets else padded
+        return START[self.side.implementation] + seconds / SPEED[self.measurement.size]
+
+
+class Orchestra:
+    """Starts the processes one after the other, hears what they say and keeps it."""
+
+    def __init__(self, corpus: Corpus, nemo: Path | None, results: Results, folder: Path, workers: int) -> None:
+        self.corpus = corpus
+        self.pythons = {"nest_ssl": Path(sys.executable), "nemo": nemo}
+        self.results = results
+        self.folder = folder
+        self.workers = workers
+
+    def turns(self, measurements: Sequence[Measurement]) -> list[Turn]:
+        """Round by round, so that a machine that slows down slows everybody down."""
+        return [
+            Turn(measurement, side, number, measurement.choose(self.corpus, number))
+            for measurement in measurements
+            for number in range(measurement.rounds)
+            for side in measurement.sides
+            if not self.results.has(measurement.name, side.name, number)
+        ]
+
+    def play(self, turns: Sequence[Turn]) -> None:
+        began, estimated = time.monotonic(), [turn.estimated_seconds() for turn in turns]
+        for index, turn in enumerate(turns):
+            done, left = sum(estimated[:index]), sum(estimated[index:])
+            if done:
+                left *= (time.monotonic() - began) / done
+            what = f"{turn.measurement.name}, {turn.side.name}, round {turn.round + 1} of {turn.measurement.rounds}"
+            print(
+                f"[{index + 1}/{len(turns)}, about {max(1, round(left / 60))} min left] {what} ...", end=" ", flush=True
+            )
+            numbers = self._take(turn)
+            print(
+                numbers.get("error") or f"{numbers[turn.measurement.metric]:.3g} ({turn.measurement.metric})",
+                flush=True,
+            )
+            self.results.runs.append(Result(turn.measurement.name, turn.side.name, turn.round, numbers))
+            self.results.write(self.folder / "results.json")
+
+    def _take(self, turn: Turn) -> dict[str, Any]:
+        """The numbers of one process, or the error that took their place."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            manifest, job, result = folder / "train.json", folder / "job.json", folder / "result.json"
+            write_manifest(
+                manifest, self.corpus.prompts_of(turn.measurement.clips) if turn.side.buckets else turn.clips
+            )
+            job.write_text(json.dumps(asdict(self._job(turn, manifest))), encoding="utf-8")
+            implementation = turn.side.implementation
+            command = [
+                str(self.pythons[implementation]),
+                "-m",
+                "benchmarks.side",
+                implementation,
+                str(job),
+                str(result),
+            ]
+            log = self.folder / f"{turn.measurement.name}-{turn.side.name.replace(', ', '-')}-{turn.round + 1}.log"
+            with log.open("wb") as file:
+                process = subprocess.run(
+                    [*command, str(time.time())], cwd=ROOT, env=_environment(), stdout=file, stderr=subprocess.STDOUT
+                )
+            if result.is_file():
+                return json.loads(result.read_text(encoding="utf-8"))
+            why = OUT_OF_MEMORY if process.returncode == -9 else f"ended with code {process.returncode}"
+            return {"error": f"{why}; see {log.name}"}
+
+    def _job(self, turn: Turn, manifest: Path) -> Job:
+        measurement = turn.measurement
+        overrides = overrides_for(measurement, turn.side, manifest, self.corpus.noise_manifest, self.workers)
+        if turn.side.buckets:
+            overrides = (*overrides, f"model.train_ds.shard_seed={turn.round}")
+        return Job(
+            kind=measurement.kind,
+            config=str(CONFIG),
+            size=measurement.size,
+            overrides=overrides,
+            steps=measurement.steps,
+            seed=turn.round + 1,
+            stages=measurement.stages,
+            matrix_peak=measurement.matrix_peak,
+        )
+
+
+def _environment() -> dict[str, str]:
+    """The same number of threads on both sides: all cores, or what the user has set."""
+    return {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ}
+
+
+def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
+    """What the numbers depend on."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return {
+        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "cores": str(os.cpu_count()),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": metadata.version("torch"),
+        "corpus": corpus.kind,
+        "workers": str(workers),
+        "batch to 60": str(batch_size_to_60()),
+        "plan": "quick" if quick else "full",
+    }
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="start.py bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer questions, fewer steps")
+    parser.add_argument("--no-nemo", action="store_true", help="measure nest_ssl alone")
+    parser.add_argument("--only", metavar="NAME", help="one measurement, anew; the others keep their results")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="go on where the last run was stopped")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load data (default 0)")
+    parser.add_argument("--install-speech", action="store_true", help="real speech from Debian packages, by apt")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md", help="where the table goes")
+    parser.add_argument("--folder", type=Path, help="where audio and results are kept (default: the cache folder)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    try:
+        return bench(options)
+    except NestError as error:
+        print(f"start.py bench: {error}", file=sys.stderr)
+        return 1
+
+
+def bench(options: argparse.Namespace) -> int:
+    measurements = plan(options.quick, not options.no_nemo)
+    if options.only:
+        names = [measurement.name for measurement in measurements]
+        if options.only not in names:
+            raise NestError(f"--only {options.only}: no such measurement; there are {', '.join(names)}")
+        measurements = [measurement for measurement in measurements if measurement.name == options.only]
+    folder = options.folder or cache_folder() / "bench"
+    place = folder / ("quick" if options.quick else "full")
+    place.mkdir(parents=True, exist_ok=True)
+    print(f"audio, results and logs are kept in {folder}", flush=True)
+    corpus = load_corpus(folder, options.install_speech)
+    results = Results.read(place / "results.json") if options.go_on or options.only else Results()
+    results.about = about(corpus, options.quick, options.workers)
+    if options.only and not options.go_on:
+        results.forget(options.only)
+    nemo = None if options.no_nemo else nemo_python(NEWEST_NEMO)
+    orchestra = Orchestra(corpus, nemo, results, place, options.workers)
+    try:
+        orchestra.play(orchestra.turns(measurements))
+    except KeyboardInterrupt:
+        print("\nstopped; `python start.py bench --continue` with the same options goes on from here")
+        return 130
+    finally:
+        if results.runs:
+            write_table(results, options.output)
+            print("\n".join(goals_met(results)))
+            print(f"table: {options.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of an exception: the running process ends too
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""The table of docs/benchmarks.md, and which goals its numbers meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.job import STAGES
+from benchmarks.plan import EXACT, FAST, LHOTSE, NEMO, SIDES
+from benchmarks.results import Results
+
+TITLES = {
+    "training-large-20": "Large, clips to 20 s",
+    "training-small-20": "Small, clips to 20 s",
+    "training-large-60": "Large, clips to 60 s",
+    "training-small-60": "Small, clips to 60 s",
+    "unpadded-large": "Large, clips of 10 s, no padding",
+    "unpadded-small": "Small, clips of 10 s, no padding",
+}
+COSTS = {  # measurement: what it tells, metric, unit
+    "first-step": ("from the start to the first training step", "first_step_seconds", "s"),
+    "data": ("data, with noise: items a second", "items_per_second", "/s"),
+    "memory": ("peak memory on the same batch", "peak_gigabytes", "GB"),
+    "saving": ("saving best, last and .nemo, after each of 2 steps", "saving_seconds", "s"),
+}
+NOTHING = "-"
+HOW = """\
+Written by `python start.py bench{option}`: all sides train in turn, each in a process of its own, on the same clips in
+the same order, from the same seeds, with the same number of threads, through Lightning's Trainer. A rate is real
+seconds of audio (padding does not count) per second, data loading included, the first step left out. A ratio is taken
+within a round; the median of the rounds is shown.
+
+- Machine: {processor}, {cores} cores, {system}; Python {python}, torch {torch}.
+- Data: {corpus} with noise, lengths skewed as they come (one clip in twelve of those "to 60 s" is longer than 20 s);
+  batches of 8, of {batch_to_60} for clips to 60 s; {workers} loader processes (with 0, every step pays for its data).
+- NeMo is the stock configuration; "NeMo, lhotse" makes batches of 60 s from 10 duration buckets of the whole corpus
+  instead. "exact" and "fast" are `model.numerics`."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A number that a release has to reach: a ratio of two sides, or a share of the machine's peak."""
+
+    text: str
+    measurement: str
+    metric: str
+    side: str
+    against: str | None  # None: the number is compared as it is
+    least: float | None = None
+    most: float | None = None
+
+    def value(self, results: Results) -> float | None:
+        if self.against is None:
+            return results.median(self.measurement, self.side, self.metric)
+        return results.ratio(self.measurement, self.side, self.against, self.metric)
+
+    def line(self, results: Results) -> str:
+        value = self.value(results)
+        bound = f">= {self.least:g}" if self.least is not None else f"<= {self.most:g}"
+        if value is None:
+            return f"| {self.text} | {bound} | {NOTHING} | not measured |"
+        met = value >= self.least if self.least is not None else value <= (self.most or 0)
+        return f"| {self.text} | {bound} | {value:.2f} | {'met' if met else '**not met**'} |"
+
+
+def _rate(text: str, measurement: str, side: str, against: str, least: float) -> Goal:
+    return Goal(text, measurement, "rate", side, against, least=least)
+
+
+GOALS = (
+    _rate("fast / NeMo, Large, clips to 20 s", "training-large-20", FAST.name, NEMO.name, 3.0),
+    _rate("fast / NeMo, Large, clips to 60 s", "training-large-60", FAST.name, NEMO.name, 6.0),
+    _rate("fast / NeMo with lhotse buckets, Large, clips to 20 s", "training-large-20", FAST.name, LHOTSE.name, 2.2),
+    Goal("fast, share of the peak, no padding", "unpadded-large", "peak_share", FAST.name, None, least=0.65),
+    _rate("exact / NeMo, Large, clips to 20 s", "training-large-20", EXACT.name, NEMO.name, 1.15),
+    Goal("time to the first step, fast / NeMo", "first-step", "first_step_seconds", FAST.name, NEMO.name, most=0.6),
+    Goal("peak memory, fast / NeMo", "memory", "peak_gigabytes", FAST.name, NEMO.name, most=0.5),
+    Goal("saving, fast / NeMo", "saving", "saving_seconds", FAST.name, NEMO.name, most=0.4),
+    Goal("data, exact / NeMo", "data", "items_per_second", EXACT.name, NEMO.name, least=20.0),
+)
+
+
+def goals_met(results: Results) -> list[str]:
+    """The goals as rows of a table."""
+    return ["| goal | bound | measured | |", "|---|---|---|---|", *(goal.line(results) for goal in GOALS)]
+
+
+def write_table(results: Results, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(_page(results)) + "\n", encoding="utf-8")
+
+
+def _page(results: Results) -> Iterator[str]:
+    about = results.about
+    yield from ["# Benchmarks: NeMo 3.0.0 and nest_ssl on the same machine", ""]
+    yield from HOW.format(option=" --quick" if about.get("plan") == "quick" else "", **_blanks(about)).splitlines()
+    yield from _section("Goals", goals_met(results))
+    yield from _section("Training", _training(results))
+    yield from _section("Without padding: how much of the machine is used", _peak(results))
+    yield from _section("Where a step's time goes, seconds", _stages(results))
+    yield from _section("Start, data, memory, checkpoints", _costs(results))
+    yield from _section("How cost grows: seconds of a step, Large", _growth(results))
+    yield from _section("What failed", [f"- {run.measurement}, {run.side}: {run.error}" for run in _failed(results)])
+
+
+def _blanks(about: dict[str, str]) -> dict[str, str]:
+    """What the text above leaves open; a question mark for what nobody has said."""
+    names = ("processor", "cores", "system", "python", "torch", "corpus", "workers", "batch to 60")
+    return {name.replace(" ", "_"): about.get(name, "?") for name in names}
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"## {title}", "", *lines] if lines else []
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+    return [line.replace(" --- ", "---") for line in lines] if rows else []
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    return NOTHING if value is None else format(value, form)
+
+
+def _training(results: Results) -> list[str]:
+    rows = []
+    for name in TITLES:
+        for side in SIDES:
+            if not name.startswith("training") or not results.of(name, side):
+                continue
+            figures = [results.median(name, side, metric) for metric in ("padding_efficiency", "waiting_share")]
+            rows.append(
+                [
+                    TITLES[name],
+                    side,
+                    _cell(results, name, side, "rate"),
+                    _number(results.ratio(name, side, NEMO.name, "rate"), ".2f"),
+                    *(_number(figure, ".0%") for figure in figures),
+                    _number(results.median(name, side, "peak_gigabytes"), ".1f"),
+                ]
+            )
+    header = ["", "side", "audio s/s", "x NeMo", "audio in a batch", "waiting for data", "peak memory, GB"]
+    return _table(header, rows)
+
+
+def _peak(results: Results) -> list[str]:
+    rows = []
+    for name in TITLES:
+        for side in SIDES:
+            if not name.startswith("unpadded") or not results.of(name, side):
+                continue
+            speed, peak = (results.median(name, side, metric) for metric in ("flops_per_second", "matrix_peak"))
+            rows.append(
+                [
+                    TITLES[name],
+                    side,
+                    _cell(results, name, side, "rate"),
+                    _number(results.ratio(name, side, NEMO.name, "rate"), ".2f"),
+                    *(NOTHING if figure is None else f"{figure / 1e9:.0f}" for figure in (speed, peak)),
+                    _number(results.median(name, side, "peak_share"), ".0%"),
+                ]
+            )
+    header = ["", "side", "audio s/s", "x NeMo", "GFLOP/s that the loss needs", "peak of a product", "share"]
+    return _table(header, rows)
+
+
+def _stages(results: Results) -> list[str]:
+    columns = {}
+    for side in SIDES:
+        found = [run.numbers["stages"] for run in results.of("stages", side) if run.numbers.get("stages")]
+        if found:
+            columns[side] = found[0]
+    rows = [[stage, *(f"{seconds[stage]:.2f}" for seconds in columns.values())] for stage in STAGES if columns]
+    total = [f"{sum(seconds.values()):.2f}" for seconds in columns.values()]
+    return _table(["stage", *columns], [*rows, ["together", *total]] if rows else [])
+
+
+def _costs(results: Results) -> list[str]:
+    rows = []
+    for name, (title, metric, unit) in COSTS.items():
+        for side in SIDES:
+            if results.of(name, side):
+                ratio = _number(results.ratio(name, side, NEMO.name, metric), ".2f")
+                rows.append([title, side, _cell(results, name, side, metric, unit), ratio])
+    return _table(["", "side", "", "/ NeMo"], rows)
+
+
+def _growth(results: Results) -> list[str]:
+    """One row a point: batches of 4 that grow in length, and batches of clips of 10 s that grow in number."""
+    points: dict[str, dict[str, float]] = {}
+    for run in results.runs:
+        if run.measurement.startswith("growth") and not run.error:
+            for point, seconds in _points(run.measurement, run.numbers["steps"]):
+                points.setdefault(point, {})[run.side] = seconds
+    sides = [side for side in SIDES if any(side in found for found in points.values())]
+    return _table(["batch", *sides], [[p, *(_number(found.get(s)) for s in sides)] for p, found in points.items()])
+
+
+def _points(measurement: str, steps: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
+    if measurement == "growth-length":
+        for step in steps:
+            yield f"4 clips of {step['padded'] / 4:.0f} s", step["seconds"]
+    else:
+        count = int(measurement.rpartition("-")[2])
+        yield f"{count} clip{'s' if count > 1 else ''} of 10 s", min(step["seconds"] for step in steps)
+
+
+def _cell(results: Results, name: str, side: str, metric: str, unit: str = "") -> str:
+    """The median, or that it failed."""
+    value = results.median(name, side, metric)
+    if value is None and any(run.error for run in results.of(name, side)):
+        return "failed"
+    return f"{_number(value)} {unit}".rstrip()
+
+
+def _failed(results: Results) -> list[Any]:
+    return [run for run in results.runs if run.error]
