@@ -17,7 +17,7 @@ from typing import IO
 import torch
 from omegaconf import DictConfig
 
-from nest_ssl.checkpoint.atomic import atomic_write
+from nest_ssl.checkpoint.atomic import atomic_write, open_streaming
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, config_text, parse_config
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
 from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
@@ -38,7 +38,7 @@ def save_nemo(model: SavableModel, path: Path | str) -> None:
 def write_nemo(saved: SavedModel, path: Path | str) -> None:
     """The same for a model that exists as configuration and weights only."""
     config = config_text(saved.config).encode()
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
+    with atomic_write(path) as temporary, open_streaming(temporary) as file:
         _write_member(file, CONFIG_NAME, lambda: file.write(config))
         _write_member(file, WEIGHTS_NAME, lambda: torch.save(saved.state_dict, file))
         file.write(bytes(2 * tarfile.BLOCKSIZE))  # end of the archive

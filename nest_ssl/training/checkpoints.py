@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from nest_ssl.checkpoint import atomic_write, load_lightning_checkpoint, save_nemo
+from nest_ssl.checkpoint.atomic import open_streaming
 from nest_ssl.training.settings import CheckpointSettings
 
 _log = logging.getLogger(__name__)
@@ -27,8 +30,8 @@ class SafeCheckpointIO(TorchCheckpointIO):
     """Lightning's file access: written beside the target and moved there, read without running what it brings."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        with atomic_write(path) as temporary:
-            torch.save(checkpoint, temporary)
+        with atomic_write(path) as temporary, open_streaming(temporary) as file:
+            torch.save(checkpoint, file)
 
     def load_checkpoint(
         self, path: Any, map_location: Callable | None = None, weights_only: bool | None = None
@@ -108,6 +111,21 @@ class RunCheckpoint(ModelCheckpoint):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        with self._writing_nemo(trainer):
+            self._write_or_link(trainer, filepath)
+
+    @contextlib.contextmanager
+    def _writing_nemo(self, trainer: Trainer) -> Iterator[None]:
+        """Write the archive, if due, while the block writes a checkpoint: each waits for the disk half of the time."""
+        if not self.settings.always_save_nemo or trainer.lightning_module is None:
+            yield
+            return
+        with ThreadPoolExecutor(max_workers=1) as beside:
+            archive = beside.submit(self._write_nemo, trainer, trainer.lightning_module)
+            yield
+        archive.result()
+
+    def _write_or_link(self, trainer: Trainer, filepath: str) -> None:
         written = self._last_checkpoint_saved
         same_step = self._last_global_step_saved == trainer.global_step
         if trainer.strategy.broadcast(same_step and Path(written).is_file()):
@@ -118,8 +136,6 @@ class RunCheckpoint(ModelCheckpoint):
             self._last_checkpoint_saved = filepath
         else:
             super()._save_checkpoint(trainer, filepath)
-        if self.settings.always_save_nemo and trainer.lightning_module is not None:
-            self._write_nemo(trainer, trainer.lightning_module)
 
     def _should_remove_checkpoint(self, trainer: Trainer, previous: str, current: str) -> bool:
         # Lightning keeps the checkpoint that a run resumed from; of `-last` there is to be one.

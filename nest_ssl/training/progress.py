@@ -10,6 +10,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from nest_ssl.training.throughput import Throughput
+
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
 
@@ -17,7 +19,8 @@ _LINE_SECONDS = 15.0
 class TrainingProgress(Callback):
     """Steps done, training loss, learning rate, validation loss, speed. ASCII where the output is not UTF-8."""
 
-    def __init__(self, interactive: bool | None = None) -> None:
+    def __init__(self, throughput: Throughput, interactive: bool | None = None) -> None:
+        self.throughput = throughput
         self.interactive = sys.stdout.isatty() if interactive is None else interactive
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -75,12 +78,16 @@ class TrainingProgress(Callback):
         self._shown_at, self._shown_step = time.monotonic(), trainer.global_step
         if not trainer.is_global_zero:
             return
-        speed = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
+        steps = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
+        recent = self.throughput.recent()
+        audio, wait = recent.audio_seconds_per_second * trainer.world_size, recent.data_wait_share
         if self._bar is not None:
-            state = f"{_short_state(trainer)} {speed:.1f}/s"
+            speed = f"{audio:.3g} audio s/s wait {wait:.0%}" if recent.batches else f"{steps:.1f}/s"
+            state = f"{_short_state(trainer)} {speed}"
             self._bar.update(self._task, description=doing, completed=trainer.global_step, state=state)
         elif not self.interactive:
-            print(f"{_state(trainer)}  {speed:.2f} steps/s", flush=True)
+            speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
+            print(f"{_state(trainer)}  {steps:.2f} steps/s{speed}", flush=True)
 
     def _stop(self) -> None:
         if self._bar is not None:

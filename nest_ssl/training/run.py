@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from nest_ssl.training import lean_start  # noqa: F401  (first of all: it decides what Lightning loads)
+
+# isort: split
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
@@ -17,12 +20,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.training.advice import Setup, advice
 from nest_ssl.training.checkpoints import SafeCheckpointIO
 from nest_ssl.training.config import load_config, parse_command_line
 from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.platform import GLOO_DDP, Machine, adjust, apply, describe
 from nest_ssl.training.progress import TrainingProgress
+from nest_ssl.training.throughput import Throughput
 from nest_ssl.training.timing import ValidationSchedule
 
 _log = logging.getLogger(__name__)
@@ -64,19 +69,23 @@ def main(
 
 def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Sequence[str] = ("train.py",)) -> None:
     """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
-    adjustments = adjust(cfg, Machine.here())
+    machine = Machine.here()
+    adjustments = adjust(cfg, machine)
     apply(cfg, adjustments)
     for line in describe(adjustments):
         _log.info("adjusted %s", line)
     experiment = _experiment(cfg)
     _seed(cfg.get("seed"))
     clock = _Clock()
-    trainer = _trainer(cfg, experiment, [clock, *callbacks])
+    throughput = Throughput(_sample_rate(cfg))
+    trainer = _trainer(cfg, experiment, throughput, [clock, *callbacks])
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
     model.maybe_init_from_pretrained_checkpoint(cfg)
     resume_from = experiment.resume_from if experiment else None
     announce(trainer, model, resume_from)
     stopped_by = _fit(trainer, model, resume_from)
+    for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):
+        _log.info(line)
     if experiment is not None:
         conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
     if stopped_by is not None:
@@ -128,13 +137,22 @@ def _seed(seed: Any) -> None:
     pl.seed_everything(seed, verbose=False)
 
 
-def _trainer(cfg: DictConfig, experiment: Experiment | None, callbacks: Sequence[Callback]) -> pl.Trainer:
+def _sample_rate(cfg: DictConfig) -> int:
+    return OmegaConf.select(cfg, "model.train_ds.sample_rate") or OmegaConf.select(cfg, "model.sample_rate") or 16000
+
+
+def _trainer(
+    cfg: DictConfig, experiment: Experiment | None, throughput: Throughput, callbacks: Sequence[Callback]
+) -> pl.Trainer:
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
     arguments["strategy"] = arguments.get("strategy") or "auto"
     arguments.setdefault("enable_model_summary", False)
     every: list[Callback] = [ValidationSchedule(), *callbacks]
+    if arguments.get("profiler") is None:  # one that was asked for measures all of this itself
+        every.append(throughput)
+        arguments["profiler"] = throughput.fetch_clock
     if arguments.get("enable_progress_bar", True):
-        every.append(TrainingProgress())
+        every.append(TrainingProgress(throughput))
     arguments["enable_progress_bar"] = False  # Lightning's own, which starts again with every epoch
     if GLOO_DDP not in StrategyRegistry:
         StrategyRegistry.register(GLOO_DDP, DDPStrategy, "DDP over gloo", process_group_backend="gloo")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.checkpoint import atomic_write
+from nest_ssl.checkpoint import atomic, atomic_write
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
@@ -69,3 +69,36 @@ def test_the_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "file.bin") as temporary:
         temporary.write_bytes(b"")
     assert (tmp_path / "file.bin").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
+
+
+def test_what_is_streamed_arrives_whole_whatever_the_sizes_and_positions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(atomic, "_FLUSH_EVERY", 1000)
+    pieces = [os.urandom(size) for size in (1, 999, 100_000, 7, 20_000, 0, 3)]
+    with atomic.open_streaming(tmp_path / "file.bin") as file:
+        for piece in pieces:
+            file.write(memoryview(piece))
+        file.seek(0)
+        file.write(b"header")
+        file.seek(0, 2)
+        file.write(b"end")
+    assert (tmp_path / "file.bin").read_bytes() == b"header" + b"".join(pieces)[6:] + b"end"
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system takes no advice on files")
+def test_a_file_system_that_takes_no_advice_is_written_to_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse(*arguments: int) -> None:
+        asked.append(arguments[0])
+        raise OSError("no such operation")
+
+    monkeypatch.setattr(atomic, "_FLUSH_EVERY", 10)
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    with atomic.open_streaming(tmp_path / "file.bin") as file:
+        file.write(bytes(100_000))
+    assert asked
+    assert (tmp_path / "file.bin").stat().st_size == 100_000

@@ -14,10 +14,12 @@ from pathlib import Path
 import lightning.pytorch as pl
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.training import advice
 from nest_ssl.training.config import CommandLine, load_config
 from nest_ssl.training.run import main
 
@@ -33,6 +35,7 @@ SMALL = [
     "model.optim.sched.warmup_steps=10",
     "model.optim.lr=0.1",
 ]
+STATE_AT_END = r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  data wait \d+%"
 NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
 
 
@@ -83,7 +86,8 @@ def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> No
     assert done.stderr == ""
     assert done.stdout.isascii()
     lines = done.stdout.splitlines()
-    assert any(re.fullmatch(r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* steps/s", line) for line in lines)
+    assert any(re.fullmatch(STATE_AT_END, line) for line in lines)
+    assert not any(line.startswith(("speed: ", "to speed up: ")) for line in lines)  # too short to tell
     written = {path.name for path in run_folder(folder).iterdir()}
     assert {"config.yaml", "environment.json", "checkpoints"} <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
@@ -143,6 +147,43 @@ def test_a_missing_gpu_is_one_clear_line(
     assert train(*manifests, *arguments) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if "trainer.accelerator" in line]
     assert lines[0] == "adjusted trainer.accelerator: gpu -> cpu (there is no GPU that PyTorch can use)"
+
+
+def test_a_run_ends_with_what_held_it_back_and_logs_its_speed(
+    train: Callable[..., int],
+    manifests: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(advice, "_FEWEST_BATCHES", 3)
+    monkeypatch.setattr(advice, "_FEWEST_SECONDS", 0.0)
+    arguments = ["trainer.max_steps=4", "trainer.val_check_interval=4", "trainer.log_every_n_steps=2"]
+    assert train(*manifests, *arguments, *NO_WORKERS) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (verdict,) = [line for line in lines if line.startswith("speed: ")]
+    assert re.fullmatch(
+        r"speed: [\d.]+ s of audio a second, padding efficiency \d+%, \d+% of the time waiting for data: "
+        r"(data|compute|validation) is the bottleneck",
+        verdict,
+    )
+    knobs = [line.removeprefix("to speed up: ").split(" (")[0] for line in lines if line.startswith("to speed up: ")]
+    assert 1 <= len(knobs) <= 2
+    load_config(CommandLine(ROOT / "config", "nest_fast-conformer", [word for knob in knobs for word in knob.split()]))
+    events = EventAccumulator(str(run_folder(tmp_path))).Reload()
+    for name in ("audio_seconds_per_second", "data_wait_share", "padding_efficiency"):
+        values = [event.value for event in events.Scalars(name)]
+        assert len(values) == 2
+        assert all(value >= 0 for value in values)
+
+
+def test_with_a_profiler_of_the_users_the_run_is_not_timed_twice(
+    train: Callable[..., int], manifests: list[str], capsys: pytest.CaptureFixture
+) -> None:
+    assert train(*manifests, "trainer.profiler=simple", "trainer.max_steps=1") == 0
+    output = capsys.readouterr().out
+    assert "audio s/s" not in output
+    assert "steps/s" in output
 
 
 def test_the_same_command_continues_a_run(

@@ -1,7 +1,8 @@
-"""A model that trains in milliseconds, to see what surrounds the training of any model."""
+"""Models that train in milliseconds, to see what surrounds the training of any model."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
+
+from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.data.batch import AudioNoiseItem, collate_audio_noise
 
 
 class Regression(pl.LightningModule):
@@ -43,6 +47,40 @@ class Regression(pl.LightningModule):
         return DataLoader(torch.ones(1, 2))  # type: ignore[arg-type]
 
 
+class Clips(Dataset):
+    """Utterances of 1, 2, 3 ... seconds, each of which takes a while to load."""
+
+    def __init__(self, count: int, loading: float) -> None:
+        self.count, self.loading = count, loading
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> AudioNoiseItem:
+        time.sleep(self.loading)
+        signal, length = torch.ones(16000 * (index + 1)), torch.tensor(16000 * (index + 1))
+        return AudioNoiseItem(sample_id=str(index), audio=signal, audio_len=length, noise=signal, noise_len=length)
+
+
+class Speech(Regression):
+    """The same for batches of audio; loading an utterance, a step and a validation take as long as they are told to."""
+
+    def __init__(self, clips: int = 4, loading: float = 0.0, step: float = 0.0, validation: float = 0.0) -> None:
+        super().__init__()
+        self.clips, self.loading, self.step, self.validation = clips, loading, step, validation
+
+    def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
+        time.sleep(self.step)
+        return super().training_step(batch.audio[:, :2], batch_idx)
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        time.sleep(self.validation)
+
+    def train_dataloader(self) -> DataLoader:
+        clips = Clips(self.clips, self.loading)
+        return DataLoader(clips, batch_size=2, collate_fn=lambda items: collate_audio_noise(items, None))
+
+
 @pytest.fixture
 def fit() -> Callable[..., pl.Trainer]:
     """Train a model on the CPU, quietly; the trainer."""
@@ -59,3 +97,8 @@ def fit() -> Callable[..., pl.Trainer]:
 @pytest.fixture
 def regression() -> type[Regression]:
     return Regression
+
+
+@pytest.fixture
+def speech() -> type[Speech]:
+    return Speech

@@ -26,6 +26,7 @@ def archives(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     def save_nemo(model: Any, path: Path) -> None:
         written.append(float(model.layer.weight.detach().sum()))
+        Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_text("archive")
 
     monkeypatch.setattr(checkpoints, "save_nemo", save_nemo)
@@ -64,6 +65,30 @@ def test_the_best_and_the_last_are_kept_under_nemos_names(fit: Any, regression: 
 def test_best_and_last_of_one_step_are_one_file_with_two_names(fit: Any, regression: Any, tmp_path: Path) -> None:
     checkpoint = train(fit, regression([3.0, 2.0, 1.0]), tmp_path)
     assert Path(checkpoint.best_model_path).samefile(checkpoint.last_model_path)
+
+
+def test_without_links_the_second_name_is_a_whole_copy(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError("this file system has no links")
+
+    monkeypatch.setattr(checkpoints.os, "link", refuse)
+    checkpoint = train(fit, regression([3.0, 2.0, 1.0]), tmp_path)
+    best, last = Path(checkpoint.best_model_path), Path(checkpoint.last_model_path)
+    assert not best.samefile(last)
+    assert best.read_bytes() == last.read_bytes()
+    assert files(tmp_path) == {best.name, last.name}
+
+
+def test_a_state_is_serialised_once_for_all_its_names(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[Any] = []
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda *arguments: (saved.append(arguments), save(*arguments)))
+    train(fit, regression([3.0, 2.0, 1.0]), tmp_path)  # three validations, each of which is the best so far
+    assert len(saved) == 3
 
 
 def test_the_end_of_the_run_is_saved_also_between_validations(fit: Any, regression: Any, tmp_path: Path) -> None:
@@ -142,6 +167,19 @@ def test_the_archive_follows_every_checkpoint_once(
     train(fit, model, tmp_path, settings={"always_save_nemo": True, "save_nemo_on_train_end": True})
     assert len(archives) == 3
     assert math.isclose(archives[-1], float(model.layer.weight.detach().sum()))
+
+
+def test_an_archive_that_cannot_be_written_ends_the_run(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(checkpoints, "save_nemo", fail)
+    with pytest.raises(OSError, match="disk full"):
+        train(fit, regression([3.0]), tmp_path, settings={"always_save_nemo": True})
+    assert "NEST--val_loss=3.000-step=2.ckpt" in files(tmp_path)  # written beside it, whole
+    assert step_of(tmp_path / "checkpoints" / "NEST--val_loss=3.000-step=2.ckpt") == 2
 
 
 def test_the_archive_of_the_best_model_stays_at_it(

@@ -48,6 +48,7 @@ def test_the_main_file_is_nemos_except_for_what_makes_it_run_anywhere() -> None:
 
 def test_the_fast_file_changes_what_its_guide_says() -> None:
     assert difference("nest_fast-conformer_fast") == {
+        "model.numerics": "fast",
         "model.train_ds.batch_size": 8,
         "model.validation_ds.batch_size": 8,
         "trainer.precision": "16-mixed",

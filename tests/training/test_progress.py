@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from nest_ssl.training import progress
 from nest_ssl.training.progress import TrainingProgress
+from nest_ssl.training.throughput import Throughput
+
+
+def progress_of_no_audio(interactive: bool) -> TrainingProgress:
+    return TrainingProgress(Throughput(sample_rate=16000), interactive)
 
 
 def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
     fit: Any, regression: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
-    fit(regression([3.0]), max_steps=4, val_check_interval=3, callbacks=[TrainingProgress(interactive=False)])
+    fit(regression([3.0]), max_steps=4, val_check_interval=3, callbacks=[progress_of_no_audio(interactive=False)])
     output = capsys.readouterr().out
     lines = output.splitlines()
     assert lines[0].startswith("step 1/4  train_loss ")
@@ -24,17 +30,17 @@ def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
 
 
 def test_lines_are_few_when_steps_are_fast(fit: Any, regression: Any, capsys: pytest.CaptureFixture) -> None:
-    fit(regression([3.0]), max_steps=30, limit_val_batches=0, callbacks=[TrainingProgress(interactive=False)])
+    fit(regression([3.0]), max_steps=30, limit_val_batches=0, callbacks=[progress_of_no_audio(interactive=False)])
     assert len(capsys.readouterr().out.splitlines()) == 2  # the first step and the last
 
 
 def test_a_terminal_gets_one_bar_over_all_epochs(fit: Any, regression: Any, capsys: pytest.CaptureFixture) -> None:
-    fit(regression([3.0, 2.0]), max_epochs=2, callbacks=[TrainingProgress(interactive=True)])
+    fit(regression([3.0, 2.0]), max_epochs=2, callbacks=[progress_of_no_audio(interactive=True)])
     assert "12/12 loss" in capsys.readouterr().out
 
 
 def test_a_run_that_fails_gives_the_terminal_back(fit: Any, regression: Any) -> None:
-    bar = TrainingProgress(interactive=True)
+    bar = progress_of_no_audio(interactive=True)
     model = regression()
 
     def fail(*_: Any) -> None:
@@ -44,3 +50,14 @@ def test_a_run_that_fails_gives_the_terminal_back(fit: Any, regression: Any) -> 
     with pytest.raises(RuntimeError, match="no"):
         fit(model, max_steps=2, callbacks=[bar])
     assert bar._bar is None
+
+
+@pytest.mark.parametrize("interactive", [True, False])
+def test_speed_and_waiting_are_part_of_the_state(
+    fit: Any, speech: Any, capsys: pytest.CaptureFixture, interactive: bool
+) -> None:
+    throughput = Throughput(sample_rate=16000)
+    callbacks = [throughput, TrainingProgress(throughput, interactive)]
+    fit(speech(), max_steps=3, callbacks=callbacks, profiler=throughput.fetch_clock)
+    output = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"3/3 .*[\d.]+ audio s/s (data )?wait \d+%", output)

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from nest_ssl.training.advice import Setup, advice
+from nest_ssl.training.throughput import Spent
+
+STEADY = Spent(
+    batches=100, samples=100 * 16000 * 9, padded_samples=100 * 16000 * 10, stepping=98.0, waiting=1.0, between=1.0
+)
+TUNED = Setup(gpu=True, cores=16, memory_used=0.9, exact=False, precision="bf16-mixed", batch_size=32, num_workers=8)
+
+
+def lines(spent: dict[str, Any] | None = None, **setup: Any) -> list[str]:
+    return advice(dataclasses.replace(STEADY, **(spent or {})), dataclasses.replace(TUNED, **setup))
+
+
+def test_a_run_that_is_well_set_gets_a_verdict_and_no_advice() -> None:
+    (verdict,) = lines()
+    assert verdict == (
+        "speed: 9 s of audio a second, padding efficiency 90%, 1% of the time waiting for data: "
+        "compute is the bottleneck"
+    )
+
+
+@pytest.mark.parametrize("spent", [{"batches": 10}, {"stepping": 5.0}, {"batches": 0, "stepping": 0.0}])
+def test_a_run_too_short_to_tell_gets_nothing(spent: dict[str, Any]) -> None:
+    assert lines({"waiting": 1.0, **spent}, num_workers=0) == []
+
+
+def test_processes_train_together() -> None:
+    assert "speed: 36 s of audio" in lines(processes=4)[0]
+
+
+@pytest.mark.parametrize(
+    ("setup", "knob"),
+    [
+        ({"num_workers": 0}, "model.train_ds.num_workers=8 model.train_ds.persistent_workers=true"),
+        ({"num_workers": 0, "cores": 4}, "model.train_ds.num_workers=3 model.train_ds.persistent_workers=true"),
+        (
+            {"num_workers": 0, "gpu": False, "cores": 2},
+            "model.train_ds.num_workers=1 model.train_ds.persistent_workers=true",
+        ),
+        ({"num_workers": 2}, "model.train_ds.num_workers=4"),
+        ({"num_workers": 8}, "model.train_ds.prefetch_factor=4"),
+        ({"num_workers": 8, "prefetch_factor": 4}, "keep the audio on a local SSD"),
+    ],
+)
+def test_where_data_is_slow_the_loader_is_the_knob(setup: dict[str, Any], knob: str) -> None:
+    verdict, first, *_ = lines({"waiting": 100.0}, **setup)
+    assert "51% of the time waiting for data: data is the bottleneck" in verdict or "50% of" in verdict
+    assert first.startswith(f"to speed up: {knob}")
+
+
+def test_one_core_cannot_load_and_compute_at_once() -> None:
+    assert not any("num_workers" in line for line in lines({"waiting": 100.0}, num_workers=0, cores=1, gpu=False))
+
+
+def test_workers_that_start_with_every_epoch_should_persist() -> None:
+    assert "persistent_workers=true" in lines({"starting": 50.0})[1]
+    assert not any("persistent" in line for line in lines({"starting": 50.0}, persistent_workers=True))
+
+
+@pytest.mark.parametrize(
+    ("spent", "setup", "knob"),
+    [
+        ({"padded_samples": 100 * 16000 * 30}, {"exact": True}, "model.numerics=fast (no work on padding, 70%"),
+        ({}, {"precision": "32-true", "bf16": True}, "trainer.precision=bf16-mixed"),
+        ({}, {"precision": "32-true", "bf16": False}, "trainer.precision=16-mixed"),
+        ({}, {"memory_used": 0.3}, "model.train_ds.batch_size=64 (70% of the GPU's memory"),
+        ({}, {"gpu": False, "batch_size": 2}, "model.train_ds.batch_size=8"),
+        ({}, {"pin_memory": False}, "model.train_ds.pin_memory=true"),
+        ({"between": 10.0}, {"log_every_n_steps": 10}, "trainer.log_every_n_steps=50"),
+        ({"validating": 50.0}, {"val_check_interval": 1000}, "trainer.val_check_interval=2000 (validation"),
+        ({"validating": 50.0}, {"val_check_interval": 0.25}, "trainer.val_check_interval=0.5 "),
+        ({"validating": 50.0}, {"val_check_interval": 1.0}, "trainer.check_val_every_n_epoch=2 "),
+        ({"validating": 300.0}, {"val_check_interval": 1000}, "trainer.val_check_interval=4000 "),
+    ],
+)
+def test_where_compute_is_slow_only_what_helps_here_is_named(
+    spent: dict[str, Any], setup: dict[str, Any], knob: str
+) -> None:
+    _, only = lines(spent, **setup)
+    assert only.startswith(f"to speed up: {knob}")
+
+
+def test_without_a_gpu_nothing_is_said_that_needs_one() -> None:
+    text = "\n".join(lines(gpu=False, memory_used=None, precision="32-true", pin_memory=False))
+    assert "precision" not in text
+    assert "pin_memory" not in text
+
+
+def test_validation_that_takes_most_of_the_run_is_the_verdict() -> None:
+    assert "validation is the bottleneck" in lines({"validating": 300.0})[0]
+
+
+def test_three_lines_are_enough_however_much_could_be_better() -> None:
+    everything = lines(
+        {"waiting": 100.0, "between": 30.0, "validating": 100.0, "padded_samples": 100 * 16000 * 30},
+        exact=True,
+        precision="32-true",
+        memory_used=0.1,
+        num_workers=0,
+        log_every_n_steps=1,
+    )
+    assert len(everything) == 3
+    assert "num_workers" in everything[1]
