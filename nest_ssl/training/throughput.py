@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -81,18 +82,19 @@ class Spent:
 class Throughput(Callback):
     """Logs `audio_seconds_per_second`, `data_wait_share` and `padding_efficiency` as often as the trainer logs."""
 
-    def __init__(self, sample_rate: int) -> None:
+    def __init__(self, sample_rate: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self.total = Spent(sample_rate=sample_rate)
+        self._clock = clock
         self.fetch_clock = FetchClock(self)
         self._activity: Activity = "between"
-        self._since = time.perf_counter()
+        self._since = clock()
         self._step_done: torch.cuda.Event | None = None
         self._logged = self._warm = self.total
         self._logged_step = 0
         self._recent: deque[Spent] = deque([self.total], maxlen=_RECENT_STEPS + 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._since, self._logged_step = time.perf_counter(), trainer.global_step
+        self._since, self._logged_step = self._clock(), trainer.global_step
         if trainer.strategy.root_device.type == "cuda":
             self._step_done = torch.cuda.Event()
 
@@ -140,7 +142,7 @@ class Throughput(Callback):
 
     def turn_to(self, activity: Activity) -> None:
         """The time until now went into the former activity; from now on, this one."""
-        now = time.perf_counter()
+        now = self._clock()
         former = self._activity
         if former in ("starting", "waiting") and self._step_done is not None and not self._step_done.query():
             former = "stepping"  # the GPU was still at the last step, so nothing waited

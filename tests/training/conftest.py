@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +46,21 @@ class Regression(pl.LightningModule):
         return DataLoader(torch.ones(1, 2))  # type: ignore[arg-type]
 
 
+class Clock:
+    """Time that passes only when somebody sleeps: measured durations are then exact, however busy the machine is."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+CLOCK = Clock()
+
+
 class Clips(Dataset):
     """Utterances of 1, 2, 3 ... seconds, each of which takes a while to load."""
 
@@ -57,7 +71,7 @@ class Clips(Dataset):
         return self.count
 
     def __getitem__(self, index: int) -> AudioNoiseItem:
-        time.sleep(self.loading)
+        CLOCK.sleep(self.loading)
         signal, length = torch.ones(16000 * (index + 1)), torch.tensor(16000 * (index + 1))
         return AudioNoiseItem(sample_id=str(index), audio=signal, audio_len=length, noise=signal, noise_len=length)
 
@@ -70,11 +84,11 @@ class Speech(Regression):
         self.clips, self.loading, self.step, self.validation = clips, loading, step, validation
 
     def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
-        time.sleep(self.step)
+        CLOCK.sleep(self.step)
         return super().training_step(batch.audio[:, :2], batch_idx)
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:
-        time.sleep(self.validation)
+        CLOCK.sleep(self.validation)
 
     def train_dataloader(self) -> DataLoader:
         clips = Clips(self.clips, self.loading)
@@ -97,6 +111,12 @@ def fit() -> Callable[..., pl.Trainer]:
 @pytest.fixture
 def regression() -> type[Regression]:
     return Regression
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock that `speech` sleeps by."""
+    return CLOCK
 
 
 @pytest.fixture

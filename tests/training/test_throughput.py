@@ -13,11 +13,11 @@ from nest_ssl.training.throughput import Spent, Throughput
 
 
 @pytest.fixture
-def measure(fit: Any) -> Any:
+def measure(fit: Any, clock: Any) -> Any:
     """Train; the throughput that was measured, and the trainer."""
 
     def measure(model: pl.LightningModule, **arguments: Any) -> tuple[Throughput, pl.Trainer]:
-        throughput = Throughput(sample_rate=16000)
+        throughput = Throughput(sample_rate=16000, clock=clock)
         trainer = fit(model, callbacks=[throughput], profiler=throughput.fetch_clock, **arguments)
         return throughput, trainer
 
@@ -31,32 +31,31 @@ def test_audio_is_counted_without_its_padding(measure: Any, speech: Any) -> None
     assert throughput.total.padding_efficiency == pytest.approx(10 / (2 * 2 + 2 * 4))
 
 
-@pytest.mark.parametrize(("loading", "step", "share"), [(0.05, 0.0, 0.9), (0.0, 0.1, 0.0), (0.05, 0.1, 0.5)])
+@pytest.mark.parametrize(("loading", "step", "share"), [(0.05, 0.0, 1.0), (0.0, 0.1, 0.0), (0.05, 0.1, 0.5)])
 def test_the_share_of_waiting_is_that_of_loading(
     measure: Any, speech: Any, loading: float, step: float, share: float
 ) -> None:
     throughput, _ = measure(speech(clips=8, loading=loading, step=step), max_epochs=1, limit_val_batches=0)
-    assert throughput.measured().data_wait_share == pytest.approx(share, abs=0.12)
+    assert throughput.measured().data_wait_share == pytest.approx(share)
 
 
-def test_every_moment_of_the_run_is_accounted_for_once(measure: Any, speech: Any) -> None:
+def test_every_moment_of_the_run_is_accounted_for_once(measure: Any, speech: Any, clock: Any) -> None:
     model = speech(clips=6, loading=0.02, step=0.03, validation=0.2)
-    start = time.perf_counter()
+    start = clock()
     throughput, _ = measure(model, max_epochs=2)
-    elapsed = time.perf_counter() - start
     total = throughput.total
-    assert total.validating == pytest.approx(2 * 0.2, abs=0.1)
-    assert total.stepping == pytest.approx(6 * 0.03, abs=0.1)
-    assert total.data_wait == pytest.approx(12 * 0.02, abs=0.1)
-    assert total.starting == pytest.approx(2 * 2 * 0.02, abs=0.05)  # the first batch of two epochs
-    assert total.training_seconds + total.validating <= elapsed
+    assert total.validating == pytest.approx(2 * 0.2)
+    assert total.stepping == pytest.approx(6 * 0.03)
+    assert total.starting == pytest.approx(2 * 2 * 0.02)  # the first batch of two epochs
+    assert total.data_wait == pytest.approx(total.starting + (12 - 2 * 2) * 0.02)
+    assert total.training_seconds + total.validating == pytest.approx(clock() - start)
 
 
 def test_validation_does_not_make_training_look_slow(measure: Any, speech: Any) -> None:
     quick, _ = measure(speech(clips=8, step=0.05), max_epochs=1, limit_val_batches=0)
     slow, _ = measure(speech(clips=8, step=0.05, validation=0.5), max_epochs=1, val_check_interval=1)
     speeds = [each.measured().audio_seconds_per_second for each in (quick, slow)]
-    assert speeds[1] == pytest.approx(speeds[0], rel=0.3)
+    assert speeds[1] == pytest.approx(speeds[0])
 
 
 def logged(logger: CSVLogger) -> list[dict[str, float]]:
@@ -98,11 +97,11 @@ class Busy:
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_loading_while_the_gpu_still_computes_is_no_waiting(done: bool) -> None:
-    throughput = Throughput(sample_rate=16000)
+def test_loading_while_the_gpu_still_computes_is_no_waiting(done: bool, clock: Any) -> None:
+    throughput = Throughput(sample_rate=16000, clock=clock)
     throughput._step_done = Busy(done)  # type: ignore[assignment]
     throughput.fetch_clock.start("[_TrainingEpochLoop].train_dataloader_next")
-    time.sleep(0.01)
+    clock.sleep(0.01)
     throughput.fetch_clock.stop("[_TrainingEpochLoop].train_dataloader_next")
     assert (throughput.total.data_wait > 0) is done
     assert (throughput.total.stepping > 0) is not done
@@ -128,12 +127,26 @@ def test_lengths_are_read_only_when_somebody_asks() -> None:
     assert spent.audio_seconds == 2.0
 
 
-def test_the_cost_is_small_beside_the_shortest_step(measure: Any, fit: Any, speech: Any) -> None:
-    def seconds(train: Any) -> float:
-        start = time.process_time()  # the process's own, whatever else the machine does
-        train(speech(clips=2), max_steps=200, limit_val_batches=0)
-        return time.process_time() - start
+def test_the_cost_is_small_beside_the_shortest_step(fit: Any, speech: Any) -> None:
+    spent: list[float] = []
 
-    measure(speech(clips=2), max_steps=1, limit_val_batches=0)  # warm
-    with_it, without = zip(*((seconds(measure), seconds(fit)) for _ in range(4)), strict=True)
-    assert (min(with_it) - min(without)) / 200 < 1e-3
+    class Timed(Throughput):
+        """Takes the time of every hook that Lightning calls in a step."""
+
+        def __getattribute__(self, name: str) -> Any:
+            value = super().__getattribute__(name)
+            return timed(value) if name in ("on_train_batch_start", "on_train_batch_end", "fetch") else value
+
+    def timed(hook: Any) -> Any:
+        def run(*arguments: Any) -> None:
+            start = time.process_time()
+            hook(*arguments)
+            spent.append(time.process_time() - start)
+
+        return run
+
+    throughput = Timed(sample_rate=16000)
+    profiler = throughput.fetch_clock
+    fit(speech(clips=2), max_steps=200, limit_val_batches=0, callbacks=[throughput], profiler=profiler)
+    assert len(spent) >= 600
+    assert sum(spent) / 200 < 1e-3
