@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.nn.functional import all_reduce
 
 from nest_ssl.fast.packing import Packing
 from nest_ssl.modules.conformer.convolution import ConformerConvolution, FusedBatchNorm1d
@@ -71,15 +72,23 @@ def _batch_norm(norm: BatchNorm, x: Tensor, bias: Tensor, gaps: Gaps, padding_co
         mean = running_mean - bias
     else:
         counted = x.index_select(0, gaps.counted) if padding_counts else valid
-        count = gaps.batch_frames if padding_counts else len(valid)
-        mean = counted.sum(0) / count
+        own = gaps.batch_frames if padding_counts else len(valid)
+        count = _over_processes(norm, x.new_full((), own))  # stays on the device: nothing waits for it
+        mean = _over_processes(norm, counted.sum(0)) / count
         centred = counted - mean
-        silent = count - len(counted)
-        variance = ((centred * centred).sum(0) + silent * mean * mean) / count
-        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / max(1, count - 1)))
+        silent = own - len(counted)
+        variance = _over_processes(norm, (centred * centred).sum(0) + silent * mean * mean) / count
+        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / (count - 1).clamp_(min=1)))
     scale = torch.rsqrt(variance + norm.eps) * norm.weight
     offset = norm.bias - mean * scale + 0 * bias  # a gradient of zero, for the optimiser to see the bias at all
     return torch.addcmul(offset, valid, scale)
+
+
+def _over_processes(norm: BatchNorm, own: Tensor) -> Tensor:
+    """The sum over all processes of a run that synchronises batch norm (`trainer.sync_batchnorm`)."""
+    if isinstance(norm, nn.SyncBatchNorm) and distributed.is_initialized():
+        return all_reduce(own)
+    return own
 
 
 @torch.no_grad()
