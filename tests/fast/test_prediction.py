@@ -189,3 +189,22 @@ def test_dropout_gives_the_same_loss_on_average() -> None:
     error = (losses["exact"].var() / 200 + losses["fast"].var() / 200).sqrt()
     assert abs(losses["exact"].mean() - losses["fast"].mean()) < 4 * error
     assert losses["fast"].std() / losses["exact"].std() == pytest.approx(1, abs=0.3)
+
+
+def test_training_goes_the_same_way() -> None:
+    """200 steps with dropout and dither: other random numbers, the same losses on the way down."""
+    batches = [make_batch((20000, 26000), seed) for seed in range(4)]
+    curves = {}
+    for numerics in ("exact", "fast"):
+        model = build(numerics)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+        losses = []
+        for step in range(200):
+            losses.append(take_step(model, batches[step % 4], seed=step).loss)
+            optimizer.step()
+        curves[numerics] = torch.tensor(losses).view(4, 50)
+    exact, fast = curves["exact"], curves["fast"]
+    assert fast[-1].mean() < fast[0].mean() - 0.2  # it learns
+    for theirs, ours in zip(exact, fast, strict=True):
+        error = ((theirs.var() + ours.var()) / 50).sqrt()
+        assert abs(theirs.mean() - ours.mean()) < 4 * error
