@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,45 +125,38 @@ def _number(value: float | None, form: str = ".3g") -> str:
 
 
 def _training(results: Results) -> list[str]:
-    rows = []
-    for name in TITLES:
-        for side in SIDES:
-            if not name.startswith("training") or not results.of(name, side):
-                continue
-            figures = [results.median(name, side, metric) for metric in ("padding_efficiency", "waiting_share")]
-            rows.append(
-                [
-                    TITLES[name],
-                    side,
-                    _cell(results, name, side, "rate"),
-                    _number(results.ratio(name, side, NEMO.name, "rate"), ".2f"),
-                    *(_number(figure, ".0%") for figure in figures),
-                    _number(results.median(name, side, "peak_gigabytes"), ".1f"),
-                ]
-            )
-    header = ["", "side", "audio s/s", "x NeMo", "audio in a batch", "waiting for data", "peak memory, GB"]
-    return _table(header, rows)
+    def more(name: str, side: str) -> list[str]:
+        figures = [results.median(name, side, metric) for metric in ("padding_efficiency", "waiting_share")]
+        memory = results.median(name, side, "peak_gigabytes")
+        return [*(_number(figure, ".0%") for figure in figures), _number(memory, ".1f")]
+
+    return _rates(results, "training", ["audio in a batch", "waiting for data", "peak memory, GB"], more)
 
 
 def _peak(results: Results) -> list[str]:
-    rows = []
-    for name in TITLES:
-        for side in SIDES:
-            if not name.startswith("unpadded") or not results.of(name, side):
-                continue
-            speed, peak = (results.median(name, side, metric) for metric in ("flops_per_second", "matrix_peak"))
-            rows.append(
-                [
-                    TITLES[name],
-                    side,
-                    _cell(results, name, side, "rate"),
-                    _number(results.ratio(name, side, NEMO.name, "rate"), ".2f"),
-                    *(NOTHING if figure is None else f"{figure / 1e9:.0f}" for figure in (speed, peak)),
-                    _number(results.median(name, side, "peak_share"), ".0%"),
-                ]
-            )
-    header = ["", "side", "audio s/s", "x NeMo", "GFLOP/s that the loss needs", "peak of a product", "share"]
-    return _table(header, rows)
+    def more(name: str, side: str) -> list[str]:
+        figures = [results.median(name, side, metric) for metric in ("flops_per_second", "matrix_peak")]
+        share = results.median(name, side, "peak_share")
+        return [*(NOTHING if figure is None else f"{figure / 1e9:.0f}" for figure in figures), _number(share, ".0%")]
+
+    return _rates(results, "unpadded", ["GFLOP/s that the loss needs", "peak of a product", "share"], more)
+
+
+def _rates(results: Results, kind: str, columns: list[str], more: Callable[[str, str], list[str]]) -> list[str]:
+    """The speed of every side in all measurements of a kind, and what else is known of each."""
+    rows = [
+        [
+            TITLES[name],
+            side,
+            _cell(results, name, side, "rate"),
+            _number(results.ratio(name, side, NEMO.name, "rate"), ".2f"),
+            *more(name, side),
+        ]
+        for name in TITLES
+        for side in SIDES
+        if name.startswith(kind) and results.of(name, side)
+    ]
+    return _table(["", "side", "audio s/s", "x NeMo", *columns], rows)
 
 
 def _stages(results: Results) -> list[str]:

@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.alignment.compare import Comparison, Tolerance, compare
 from nest_ssl.alignment.compare_command import save_comparison
+from nest_ssl.alignment.nemo_side import MANIFESTS
 from nest_ssl.alignment.recorder import RecordingError, parse_steps
 from nest_ssl.alignment.recording import Recording
 from nest_ssl.alignment.replay import replay
@@ -26,12 +27,11 @@ from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.data.paths import resolve_path, split_paths
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.training.config import CommandLine, load_config
-from nest_ssl.training.platform import Machine, adjust, apply, describe
+from nest_ssl.training.platform import Machine, fit_to_machine
 
 _log = logging.getLogger(__name__)
 _NEMO_SIDE = Path(__file__).with_name("nemo_side.py")
 _DATASETS = ("train_ds", "validation_ds")
-_MANIFESTS = ("manifest_filepath", "noise_manifest")
 _OWN_FILES = ("config.yaml", "nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison.json", "dummy_ssl")
 
 
@@ -68,10 +68,7 @@ def _prepare(request: Request) -> None:
     cfg.seed, cfg.save_steps = request.seed, _steps_to_record(request)
     cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
     _clear(request.output)
-    adjustments = adjust(cfg, Machine.here())
-    apply(cfg, adjustments)
-    for line in describe(adjustments):
-        _log.info("adjusted %s", line)
+    fit_to_machine(cfg, Machine.here())
     _settle_manifests(cfg, request.output)
     request.output.mkdir(parents=True, exist_ok=True)
     (request.output / "config.yaml").write_text(OmegaConf.to_yaml(cfg), encoding="utf-8")
@@ -81,9 +78,10 @@ def _steps_to_record(request: Request) -> list[int]:
     """As asked for; by default the first and the last, in a replay the first two (it needs the weights before each)."""
     last = request.steps - 1
     try:
-        steps = list(parse_steps(request.save_steps or {0, min(1, last) if request.replay else last}))
+        chosen = request.save_steps or {0, min(1, last) if request.replay else last}
+        steps = list(parse_steps(chosen, "--save-steps"))
     except RecordingError as error:
-        raise ConfigError(str(error).replace("save_steps", "--save-steps")) from error
+        raise ConfigError(str(error)) from error
     if steps[-1] > last:
         raise ConfigError(f"--save-steps: step {steps[-1]} is not among the {request.steps} steps, which begin with 0")
     return steps
@@ -108,7 +106,7 @@ def _settle_manifests(cfg: DictConfig, output: Path) -> None:
         cfg.model.validation_ds.manifest_filepath = str(corpus.val_manifest.absolute())
         return
     for dataset in (cfg.model.get(name) for name in _DATASETS):
-        for key in _MANIFESTS:
+        for key in MANIFESTS:
             if dataset is not None and dataset.get(key) is not None:
                 paths = [str(Path(resolve_path(path)).absolute()) for path in split_paths(dataset[key])]
                 dataset[key] = paths if len(paths) > 1 else paths[0]

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from nest_ssl.alignment.nemo_side import MANIFESTS
+
 _OF_THE_RUN = ("seed", "precision", "device", "accumulate_grad_batches")
 _OF_THE_MACHINE = ("torch", "threads")
-_FILES = ("manifest_filepath", "noise_manifest")
 _WITHOUT_EFFECT = ("pin_memory", "target", "nemo_version")
 
 
@@ -54,7 +55,7 @@ def _flattened(node: Any, key: str) -> Iterator[tuple[str, Any]]:
             yield from _flattened(value, f"{key}.{child}")
     elif name == "_target_":
         yield key, str(node).rpartition(".")[2]
-    elif name in _FILES:
+    elif name in MANIFESTS:
         yield key, ", ".join(PurePath(str(path)).name for path in (node if isinstance(node, list) else [node]))
     else:
         yield key, node

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nest_ssl.alignment.checklist import Setting, differing_settings
+from nest_ssl.alignment.recorder import dtype_name
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.errors import CheckpointError
 
@@ -79,6 +80,10 @@ class Section:
     def aligned(self) -> bool:
         return not self.mismatches
 
+    @property
+    def all_identical(self) -> bool:
+        return self.first_difference is None
+
 
 @dataclass
 class StepComparison:
@@ -104,7 +109,7 @@ class StepComparison:
 
     @property
     def identical(self) -> bool:
-        return all(section.identical == len(section.items) for section in self.sections)
+        return all(section.all_identical for section in self.sections)
 
 
 @dataclass(frozen=True)
@@ -145,13 +150,9 @@ class Comparison:
     @property
     def identical(self) -> bool:
         """Aligned, and every number the same to the last bit."""
-        sections = [self.structure, self.initial_weights, *(s for step in self.steps for s in step.sections)]
-        bits = Tolerance(0, 0)
-        return (
-            self.aligned
-            and all(section.identical == len(section.items) for section in sections)
-            and all(point.within(bits) for point in self.curves)
-        )
+        parts = [self.structure.all_identical, self.initial_weights.all_identical]
+        parts += [step.identical for step in self.steps]
+        return self.aligned and all(parts) and all(point.within(Tolerance(0, 0)) for point in self.curves)
 
     @property
     def first_parting(self) -> CurvePoint | None:
@@ -195,9 +196,9 @@ def compare(
 
 def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
     """Every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
-    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=_dtype(theirs))
+    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=dtype_name(theirs))
     if not _comparable(theirs, ours):
-        note = f"NeMo {list(theirs.shape)} {_dtype(theirs)}, ours {list(ours.shape)} {_dtype(ours)}"
+        note = f"NeMo {list(theirs.shape)} {dtype_name(theirs)}, ours {list(ours.shape)} {dtype_name(ours)}"
         return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
     if torch.equal(theirs, ours):
         return result(identical=True, within=True)
@@ -374,7 +375,3 @@ def _parameter_count(recording: Recording) -> int:
 
 def _described(tensor: Mapping[str, Any]) -> str:
     return f"{tensor['shape']} {tensor['dtype']} {tensor['kind']}"
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

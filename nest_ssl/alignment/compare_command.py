@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         tolerance = Tolerance(options.atol, options.rtol)
         nemo, nest = Recording(options.nemo_output_dir), Recording(options.nest_output_dir)
-        steps = None if options.step == "all" else list(parse_steps(options.step))
+        steps = None if options.step == "all" else list(parse_steps(options.step, "--step"))
         comparison = compare(nemo, nest, steps, tolerance)
         print(f"NeMo: {_side(nemo)}\nnest_ssl: {_side(nest)}")
         print(text_report(comparison))
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             save_comparison(comparison, options.save_comparison)
             print(f"saved {options.save_comparison}")
     except (NestError, RecordingError, OSError) as error:
-        print(f"error: {str(error).replace('save_steps', '--step')}", file=sys.stderr)
+        print(f"error: {error}", file=sys.stderr)
         return NOTHING_COMPARED
     return MATCH if comparison.aligned else MISMATCH
 

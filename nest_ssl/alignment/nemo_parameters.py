@@ -8,33 +8,20 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-from typing import Any
 
 
 def main() -> None:
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
     from omegaconf import OmegaConf
+    from recorder import structure_of  # it lies beside this file, which runs as a script
 
     _leave_memory_untouched()
     models = []
     for path in sys.argv[1:]:
         model = EncDecDenoiseMaskedTokenPredModel(cfg=OmegaConf.load(path))
-        models.append(tensors_of(model))
+        models.append(structure_of(model)["tensors"])
         del model
     print("\n" + json.dumps(models))
-
-
-def tensors_of(model: Any) -> dict[str, dict[str, Any]]:
-    """Shape, type and kind of every tensor by name."""
-    parameters = {name: "trainable" if p.requires_grad else "frozen" for name, p in model.named_parameters()}
-    return {
-        name: {
-            "shape": list(tensor.shape),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "kind": parameters.get(name, "buffer"),
-        }
-        for name, tensor in model.state_dict().items()
-    }
 
 
 def _leave_memory_untouched() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 PROJECT_FOLDER = "nest_ssl_project"
 NEMO_CONFIG = "examples/asr/conf/ssl/nest"
-_MANIFESTS = ("manifest_filepath", "noise_manifest")
+MANIFESTS = ("manifest_filepath", "noise_manifest")
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
 
 
@@ -91,7 +91,7 @@ def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
     with open_dict(cfg):
         _fit_to_machine(cfg.trainer)
         for dataset in (cfg.model.get(key) for key in _DATASETS):
-            for key in _MANIFESTS:
+            for key in MANIFESTS:
                 if dataset is not None and dataset.get(key) is not None:
                     dataset[key] = _resolved(dataset[key])
     return cfg

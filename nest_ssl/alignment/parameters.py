@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.alignment.recorder import dtype_name, structure_of
 from nest_ssl.alignment.recording import Recording
 from nest_ssl.checkpoint import load_nemo
 from nest_ssl.errors import NestError
@@ -57,13 +58,13 @@ def our_parameters(cfg: DictConfig) -> Inventory:
     """The tensors of our model of a `model` node; nothing is allocated, so the largest size takes no memory."""
     with torch.device("meta"):
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
-    kinds = {name: "trainable" if p.requires_grad else "frozen" for name, p in model.named_parameters()}
-    return {name: _kind(tensor, kinds.get(name, "buffer")) for name, tensor in model.state_dict().items()}
+    return _inventory(structure_of(model)["tensors"])
 
 
 def archive_parameters(path: Path) -> Inventory:
     """The tensors in a `.nemo` archive."""
-    return {name: _kind(tensor, None) for name, tensor in load_nemo(path).state_dict.items()}
+    tensors = load_nemo(path).state_dict.items()
+    return {name: TensorKind(tuple(tensor.shape), dtype_name(tensor)) for name, tensor in tensors}
 
 
 def recorded_parameters(folder: Path) -> Inventory:
@@ -140,7 +141,3 @@ def _totals(inventory: Inventory) -> Counter[str]:
     totals[_ALL] = sum(totals[name] for name in modules)
     totals[_LEARNING] = sum(tensor.count for tensor in inventory.values() if tensor.kind == "trainable")
     return totals
-
-
-def _kind(tensor: torch.Tensor, kind: str | None) -> TensorKind:
-    return TensorKind(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), kind)

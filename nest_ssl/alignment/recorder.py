@@ -78,8 +78,8 @@ class RecorderOptions:
         )
 
 
-def parse_steps(value: Any) -> tuple[int, ...]:
-    """Steps as people write them: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`."""
+def parse_steps(value: Any, key: str = "save_steps") -> tuple[int, ...]:
+    """Steps as people write them: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`; `key` is for errors."""
     parts = value if isinstance(value, Iterable) and not isinstance(value, str) else str(value).strip("[]()").split(",")
     steps: set[int] = set()
     for part in (str(part).strip() for part in parts):
@@ -89,7 +89,7 @@ def parse_steps(value: Any) -> tuple[int, ...]:
         elif between and int(between[1]) <= int(between[2]) and between[3] != "0":
             steps.update(range(int(between[1]), int(between[2]) + 1, int(between[3] or 1)))
         else:
-            raise RecordingError(f"save_steps: is {value!r}; expected steps such as 0 or 0,5 or 0-9 or 0-100:10")
+            raise RecordingError(f"{key}: is {value!r}; expected steps such as 0 or 0,5 or 0-9 or 0-100:10")
     return tuple(sorted(steps))
 
 
@@ -335,13 +335,18 @@ def structure_of(model: nn.Module) -> dict[str, Any]:
     tensors = {
         name: {
             "shape": list(tensor.shape),
-            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "dtype": dtype_name(tensor),
             "kind": "buffer" if name not in parameters else _kind(parameters[name]),
         }
         for name, tensor in model.state_dict().items()
     }
     layers = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False) if name}
     return {"tensors": tensors, "layers": layers}
+
+
+def dtype_name(tensor: Tensor) -> str:
+    """`float32`."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def total_norm(gradients: Iterable[Tensor]) -> float:

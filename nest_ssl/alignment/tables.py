@@ -24,7 +24,7 @@ def placed_sections(comparison: Comparison) -> list[Placed]:
 def section_state(section: Section) -> str:
     if not section.aligned:
         return "different"
-    return "identical" if section.identical == len(section.items) else "within"
+    return "identical" if section.all_identical else "within"
 
 
 def state_mark(state: str, text: object = "") -> Html:

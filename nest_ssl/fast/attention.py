@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nest_ssl.fast.dropout import drop
 from nest_ssl.fast.packing import Packing
@@ -54,7 +54,7 @@ def attend(
             out = _together(module, projected, context, packing)
         else:
             out = torch.cat([_one(module, part, context) for part in projected.split(packing.lengths)])
-        return nn.functional.linear(out, module.linear_out.weight, module.linear_out.bias)
+        return module.linear_out(out)
 
 
 def _project(module: MultiHeadAttention, x: Tensor, positions: Tensor) -> _Projected:

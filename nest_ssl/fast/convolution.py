@@ -20,28 +20,29 @@ class Gaps:
     """
 
     def __init__(self, packing: Packing, context: tuple[int, int]) -> None:
-        self.before, after = context
+        before, after = context
         valid, counted, start = [], [], 0
         for length in packing.lengths:
-            seen = min(self.before, packing.padded - length)  # frames of padding that see a valid one
+            seen = min(before, packing.padded - length)  # frames of padding that see a valid one
             valid.append(torch.arange(start, start + length, device=packing.device))
             counted.append(torch.arange(start, start + length + seen, device=packing.device))
-            start += length + self.before + after
-        self.valid, self.counted, self.total = torch.cat(valid), torch.cat(counted), start
+            start += length + before + after
+        self.valid, self.counted = torch.cat(valid), torch.cat(counted)
+        self._places, self._rows = self.valid + before, before + start
         self.batch_frames = len(packing.lengths) * packing.padded
 
     def spread(self, x: Tensor) -> Tensor:
-        """(N, D) -> (before + total, D), zero before the first utterance and in the gaps."""
-        return x.new_zeros(self.before + self.total, x.shape[1]).index_copy(0, self.valid + self.before, x)
+        """(N, D) -> (rows, D), zero before the first utterance and in the gaps."""
+        return x.new_zeros(self._rows, x.shape[1]).index_copy(0, self._places, x)
 
 
 def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
     """(N, D) to what goes into the last linear layer (N, D)."""
     x = nn.functional.glu(_linear(module.pointwise_conv1, x), dim=-1)
     depthwise = module.depthwise_conv
-    spread = gaps.spread(x).t().unsqueeze(0)  # (before + total, D) -> (1, D, before + total)
+    spread = gaps.spread(x).t().unsqueeze(0)  # (rows, D) -> (1, D, rows)
     norm = module.batch_norm
-    if isinstance(norm, nn.BatchNorm1d | nn.SyncBatchNorm):
+    if isinstance(norm, BatchNorm):
         bias = depthwise.bias if depthwise.bias is not None else x.new_zeros(())
         x = nn.functional.conv1d(spread, depthwise.weight, groups=x.shape[1])[0].t()
         x = _batch_norm(norm, x, bias, gaps, padding_counts)

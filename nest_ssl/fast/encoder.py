@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
 from torch import Tensor, nn
 
@@ -11,19 +9,17 @@ from nest_ssl.fast.attention import attend
 from nest_ssl.fast.convolution import Gaps, convolve, mix_channels
 from nest_ssl.fast.dropout import drop
 from nest_ssl.fast.packing import Packing
-from nest_ssl.modules.conformer.attention import RelPositionMultiHeadAttention
 from nest_ssl.modules.conformer.context import AttentionContext
 from nest_ssl.modules.conformer.encoder import ConformerEncoder, dropped_or_scaled
 from nest_ssl.modules.conformer.feed_forward import ConformerFeedForward
 from nest_ssl.modules.conformer.layer import ConformerLayer
+from nest_ssl.modules.conformer.positions import RelPositionalEncoding
 
 
 def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tensor, padding_counts: bool) -> Tensor:
     """Sub-sampled frames (N, D) to the encoded frames of the rows `wanted` (M, D)."""
     layers: list[ConformerLayer] = list(encoder.layers)  # type: ignore[arg-type]
-    context = encoder.contexts[0]
-    if encoder.training and len(encoder.contexts) > 1:
-        context = random.choices(encoder.contexts, weights=encoder.context_probabilities)[0]
+    context = encoder.context()
     x, positions = _positioned(encoder, x, packing)
     gaps = Gaps(packing, layers[0].conv.depthwise_conv.context)
     for probability, layer in zip(encoder.drop_probabilities, layers, strict=True):
@@ -42,12 +38,10 @@ def _positioned(encoder: ConformerEncoder, x: Tensor, packing: Packing) -> tuple
     positions.extend(longest, like=x)
     if positions.xscale:
         x = x * positions.xscale
-    relative = isinstance(encoder.layers[0].self_attn, RelPositionMultiHeadAttention)
-    zero = positions.pe.size(1) // 2  # index of distance 0
-    embedding = positions.pe[0, zero + 1 - longest : zero + longest] if relative else positions.pe[0, :longest]
+    embedding = positions.window(longest).squeeze(0)
     if positions.dropout_emb is not None:
         embedding = drop(embedding, positions.dropout_emb)
-    if not relative:
+    if not isinstance(positions, RelPositionalEncoding):
         x = x + embedding.index_select(0, packing.position)
     return drop(x, positions.dropout), embedding
 

@@ -42,7 +42,7 @@ def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Pa
         padded, frames = preprocessor(input_signal=signal, length=lengths)
         packing = Packing(tuple(frames.tolist()), padded.shape[2], padded.device)
         return packing.pack(padded.transpose(1, 2)), packing  # (B, D, T) -> (B, T, D) -> (N, D)
-    frames = torch.where(lengths == 0, lengths, preprocessor.frames(lengths))
+    frames = preprocessor.frames(lengths)
     packing = Packing(tuple(frames.tolist()), preprocessor.padded_frames(signal.shape[1]), signal.device)
     return packed_features(preprocessor, signal, lengths.tolist(), packing), packing
 

@@ -109,7 +109,7 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
         return x.to(self.featurizer.fb.dtype), frames
 
     def features(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        frames = torch.where(length == 0, torch.zeros_like(length), self.frames(length))
+        frames = self.frames(length)
         x = self.power_spectrum(self.emphasised(x, length))
         x = torch.matmul(self.featurizer.fb.to(x.dtype), x)  # (B, bins, T) -> (B, D, T)
         if self.log:
@@ -138,9 +138,10 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
         return frames + -frames % self.pad_to if self.pad_to else frames
 
     def frames(self, length: Tensor) -> Tensor:
-        """Valid frames of so many samples: one less than the centred transform gives, as in NeMo."""
+        """Valid frames of so many samples: one less than the centred transform gives, as in NeMo; none of none."""
         padded = 2 * self.edge_padding if self.edge_padding is not None else self.n_fft // 2 * 2
-        return torch.div(length + padded - self.n_fft, self.hop_length, rounding_mode="floor").to(torch.long)
+        frames = torch.div(length + padded - self.n_fft, self.hop_length, rounding_mode="floor").to(torch.long)
+        return torch.where(length == 0, torch.zeros_like(length), frames)
 
     def emphasised(self, x: Tensor, length: Tensor) -> Tensor:
         """Dither (in training), pre-emphasis, and silence after each utterance's end."""

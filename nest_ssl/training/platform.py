@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+_log = logging.getLogger(__name__)
 GLOO_DDP = "ddp_gloo"  # registered by run.py: DDP over gloo, the one backend that PyTorch has on Windows
 _NO_GPU = "there is no GPU that PyTorch can use"
 _NO_FLOAT64 = "the quantizer's codebooks are float64, which Apple's GPU does not have"
@@ -69,6 +71,14 @@ def adjust(cfg: DictConfig, machine: Machine) -> list[Adjustment]:
         *_settle_pinned_memory(cfg, plan),
     ]
     return [change for change in changes if change.old != change.new]
+
+
+def fit_to_machine(cfg: DictConfig, machine: Machine) -> None:
+    """Make all adjustments in the configuration, each with a line saying what and why."""
+    adjustments = adjust(cfg, machine)
+    apply(cfg, adjustments)
+    for line in describe(adjustments):
+        _log.info("adjusted %s", line)
 
 
 def apply(cfg: DictConfig, adjustments: Iterable[Adjustment]) -> None:

@@ -25,7 +25,7 @@ from nest_ssl.training.checkpoints import SafeCheckpointIO
 from nest_ssl.training.config import load_config, parse_command_line
 from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
-from nest_ssl.training.platform import GLOO_DDP, Machine, adjust, apply, describe
+from nest_ssl.training.platform import GLOO_DDP, Machine, fit_to_machine
 from nest_ssl.training.progress import TrainingProgress
 from nest_ssl.training.throughput import Throughput
 from nest_ssl.training.timing import ValidationSchedule
@@ -70,10 +70,7 @@ def main(
 def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Sequence[str] = ("train.py",)) -> None:
     """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
     machine = Machine.here()
-    adjustments = adjust(cfg, machine)
-    apply(cfg, adjustments)
-    for line in describe(adjustments):
-        _log.info("adjusted %s", line)
+    fit_to_machine(cfg, machine)
     experiment = _experiment(cfg)
     _seed(cfg.get("seed"))
     clock = _Clock()

@@ -135,12 +135,15 @@ class ConformerEncoder(nn.Module):
         )
         self.pos_enc.extend(pos_emb_max_len, like=next(self.parameters()))
 
+    def context(self) -> AttentionContext:
+        """What attention may see in this pass: in training one of several at random, otherwise the first."""
+        if self.training and len(self.contexts) > 1:
+            return random.choices(self.contexts, weights=self.context_probabilities)[0]
+        return self.contexts[0]
+
     def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, T), (B) -> (B, D, U), (B)."""
-        context = self.contexts[0]
-        if self.training and len(self.contexts) > 1:
-            context = random.choices(self.contexts, weights=self.context_probabilities)[0]
-
+        context = self.context()
         self.pos_enc.extend(audio_signal.size(2), like=next(self.parameters()))
         x = audio_signal.transpose(1, 2)  # (B, D, T) -> (B, T, D)
         if isinstance(self.pre_encode, nn.Linear):

@@ -32,11 +32,15 @@ class PositionalEncoding(nn.Module):
     def positions(self, length: int, device: torch.device) -> Tensor:
         return torch.arange(0, length, dtype=torch.float32, device=device)
 
+    def window(self, length: int) -> Tensor:
+        """The positions of a sequence of this length (1, positions, D)."""
+        return self.pe[:, :length]
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, U, D) -> the encoder's input (B, U, D) and the positions used (1, positions, D)."""
         if self.xscale:
             x = x * self.xscale
-        embedding = self._dropped(self.pe[:, : x.size(1)])
+        embedding = self._dropped(self.window(x.size(1)))
         return self.dropout(x + embedding), embedding
 
     def _dropped(self, embedding: Tensor) -> Tensor:
@@ -49,12 +53,14 @@ class RelPositionalEncoding(PositionalEncoding):
     def positions(self, length: int, device: torch.device) -> Tensor:
         return torch.arange(length - 1, -length, -1, dtype=torch.float32, device=device)
 
+    def window(self, length: int) -> Tensor:
+        zero = self.pe.size(1) // 2  # index of distance 0
+        return self.pe[:, zero + 1 - length : zero + length]
+
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.xscale:
             x = x * self.xscale
-        zero = self.pe.size(1) // 2  # index of distance 0
-        embedding = self._dropped(self.pe[:, zero + 1 - x.size(1) : zero + x.size(1)])
-        return self.dropout(x), embedding
+        return self.dropout(x), self._dropped(self.window(x.size(1)))
 
 
 def sinusoids(positions: Tensor, d_model: int) -> Tensor:
