@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -17,15 +16,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nest_ssl.audio import AudioFile, to_float
-from nest_ssl.data.manifest import ManifestEntry, Seconds, load_manifest
+from nest_ssl.data.manifest import ManifestEntry, load_manifest
+from nest_ssl.data.noise_parts import SoundingParts, SummedParts
 from nest_ssl.data.paths import split_paths
-from nest_ssl.data.running_sum import RunningSums
 from nest_ssl.errors import AudioError, ManifestError
 
 log = logging.getLogger(__name__)
 
 Numerics = Literal["exact", "fast"]
-_LONGEST_WHOLE = 2**25  # samples: 64 MB for half an hour; a longer file is never read as a whole
 
 
 def load_noise_manifest(
@@ -61,17 +59,17 @@ def load_noise_audio(
     """
     longest = None if max_audio_len is None else max_audio_len / sample_rate  # seconds
     with AudioFile(_one_file(sample)) as file:
-        read = _SummedParts(file, sample_rate).read if numerics == "exact" else partial(_read_part, file, sample_rate)
+        parts = SummedParts(file, sample_rate) if numerics == "exact" else SoundingParts(file, sample_rate)
         if longest is not None and sample.duration is not None and sample.duration > longest:
             for _ in range(max_trial):
                 offset = np.random.uniform(0, sample.duration - longest)  # noqa: NPY002 - the stream is the contract
-                samples, sound = read(offset, longest)
-                if sound > 0:
+                part = parts.at(offset, longest)
+                if part.sound > 0:
                     break
         else:
-            samples, sound = read(sample.offset, sample.duration)
-    samples = to_float(samples)
-    if sound == 0:
+            part = parts.at(sample.offset, sample.duration)
+        samples = to_float(part.read())
+    if part.sound == 0:
         _warn_once(f"{sample.line}: {sample.audio_file} sums to zero as a silent file does; adding white noise to it")
         samples = samples + _white_noise(len(samples), min_white_noise_db, max_white_noise_db)
     noise = torch.from_numpy(samples.astype(np.float32, copy=False))
@@ -103,42 +101,6 @@ def sample_noise(
     if noise_data:
         _warn_once(f"no noise could be read in {max_trial} attempts; going on without noise for such items")
     return torch.zeros(max_audio_len), torch.tensor(max_audio_len)
-
-
-class _SummedParts:
-    """Parts of one file, each with the sign of its sum.
-
-    They are read one by one until that has cost as much as the whole file. As many more may follow (a file that is
-    below zero on average fails NeMo's test a hundred times), the whole file is read then: its parts cost next to
-    nothing.
-    """
-
-    def __init__(self, file: AudioFile, sample_rate: int) -> None:
-        self.file = file
-        self.sample_rate = sample_rate
-        self._samples_read = 0
-        self._whole: RunningSums | None = None
-
-    def read(self, offset: Seconds, duration: Seconds | None) -> tuple[np.ndarray, int]:
-        """Samples as float32 or, where the file holds those, as 16-bit integers; and the sign of their sum."""
-        if duration is None or not self.file.is_16_bit(self.sample_rate):
-            samples = self.file.segment(self.sample_rate, offset=offset, duration=duration).samples
-            return samples, RunningSums(samples).sign()
-        start, frames = int(offset * self.sample_rate), int(duration * self.sample_rate)
-        if self._whole is None and self.file.frames <= min(self._samples_read, _LONGEST_WHOLE):
-            with suppress(AudioError):  # broken at a place that no part has touched
-                self._whole = RunningSums(self.file.integers())
-        if self._whole is not None and start + frames <= len(self._whole.samples):
-            return self._whole.samples[start : start + frames], self._whole.sign(start, start + frames)
-        samples = self.file.integers(start, frames)
-        self._samples_read += len(samples)
-        return samples, RunningSums(samples).sign()
-
-
-def _read_part(file: AudioFile, sample_rate: int, offset: Seconds, duration: Seconds | None) -> tuple[np.ndarray, int]:
-    """Samples, and 1 or 0 for any sound or none at all."""
-    samples = file.segment(sample_rate, offset=offset, duration=duration).samples
-    return samples, int(samples.any())
 
 
 def _one_file(sample: ManifestEntry) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
+from collections.abc import Callable
 
 import numpy as np
 
 _BLOCK = 256  # samples; a sum of that many 16-bit integers fits 32 bits
 _LARGEST_EXACT = 2.0**24  # up to here float32 holds every integer
+
+Read = Callable[[int, int], np.ndarray]  # the samples from one place to before another
 
 
 class RunningSums:
@@ -18,38 +20,39 @@ class RunningSums:
     order rounds differently). It differs from the true sum by at most n eps max|S_k|, S_k the true sums on the way.
     The sums of blocks bound those at a fraction of the cost; only where that leaves the sign open is the sum made.
     Integers have the sign of the floats they stand for, as scaling by a power of two changes no rounding.
+    The samples are not kept: `sign` reads again the few that it needs.
     """
 
     def __init__(self, samples: np.ndarray) -> None:
-        self.samples = samples
-        is_integer = samples.dtype == np.int16
+        self.length = len(samples)
+        self._is_integer = samples.dtype == np.int16
         blocks = samples[: len(samples) // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
-        sums = blocks.sum(axis=1, dtype=np.int32 if is_integer else np.float64)
-        self._at_block = np.concatenate(([0.0], np.cumsum(sums, dtype=np.float64)))
-        self._is_integer = is_integer
+        self._of_blocks = blocks.sum(axis=1, dtype=np.int32 if self._is_integer else np.float64)
+        self._peak = _peak(samples)
 
-    def sign(self, start: int = 0, stop: int | None = None) -> int:
+    def sign(self, read: Read, start: int = 0, stop: int | None = None) -> int:
         """1, 0 or -1 for the samples from `start` to before `stop`."""
-        part = self.samples[start:stop]
-        stop = start + len(part)
+        stop = self.length if stop is None else min(stop, self.length)
         first, last = -(-start // _BLOCK), stop // _BLOCK  # the blocks that lie within
-        rounding = len(part) * float(np.finfo(np.float32).eps)
+        rounding = (stop - start) * float(np.finfo(np.float32).eps)
         if first < last and rounding < 1:
-            head = self._sum(start, first * _BLOCK)
-            sums = self._at_block[first : last + 1] + (head - self._at_block[first])
-            total = float(sums[-1]) + self._sum(last * _BLOCK, stop)
+            head, tail = _sum(read(start, first * _BLOCK)), _sum(read(last * _BLOCK, stop))
+            sums = head + np.cumsum(self._of_blocks[first:last], dtype=np.float64)
+            total = float(sums[-1]) + tail
             # inside a block a sum is off those at its ends by no more than the peaks could make it
-            largest = max(float(sums.max()), -float(sums.min())) + _BLOCK * self._peak
+            largest = max(abs(head), float(sums.max()), -float(sums.min())) + _BLOCK * self._peak
             is_exact = self._is_integer and largest <= _LARGEST_EXACT
             if is_exact or abs(total) > rounding * largest:
                 return (total > 0) - (total < 0)
+        part = read(start, stop) if start < stop else ()
         return int(np.sign(np.add.accumulate(part, dtype=np.float32)[-1])) if len(part) else 0
 
-    def _sum(self, start: int, stop: int) -> float:
-        return math.fsum(self.samples[start:stop].tolist())
 
-    @cached_property
-    def _peak(self) -> float:
-        if self._is_integer:
-            return 2.0**15
-        return max(float(self.samples.max()), -float(self.samples.min()))
+def _sum(samples: np.ndarray) -> float:
+    return math.fsum(samples.tolist())
+
+
+def _peak(samples: np.ndarray) -> float:
+    if samples.dtype == np.int16:
+        return 2.0**15
+    return max(float(samples.max()), -float(samples.min())) if len(samples) else 0.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nest_ssl.audio import AudioSegment
+from nest_ssl.audio import AudioFile, AudioSegment
 from nest_ssl.data import load_noise_audio, load_noise_manifest, sample_noise
 from nest_ssl.data.noise import Numerics, _warn_once
 from nest_ssl.errors import AudioError, ManifestError
@@ -49,6 +49,38 @@ def test_of_a_longer_file_parts_are_drawn_until_one_has_a_positive_sum(
         np.testing.assert_array_equal(audio.numpy(), expected)
         assert length == RATE
         assert np.random.rand() == after
+
+
+def test_a_file_that_was_summed_is_hardly_read_again(
+    write_audio: Callable, write_manifest: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.full(3 * RATE, -0.1)
+    entry = load_noise_manifest(write_manifest([write_audio("n.wav", noise, subtype="PCM_16")]))[0]
+    load_noise_audio(entry, RATE, RATE)  # a hundred parts, each negative: summed as a whole
+    counts = []
+    read = AudioFile.integers
+
+    def counted(file: AudioFile, start: int = 0, frames: int = -1) -> np.ndarray:
+        samples = read(file, start, frames)
+        counts.append(len(samples))
+        return samples
+
+    monkeypatch.setattr(AudioFile, "integers", counted)
+    load_noise_audio(entry, RATE, RATE)
+    assert max(counts) == RATE  # the part that is used
+    assert sum(counts) <= RATE + 100 * 2 * 256
+
+
+def test_a_file_that_was_written_anew_is_judged_anew(write_audio: Callable, write_manifest: Callable) -> None:
+    for level in (-0.1, 0.1):
+        row = write_audio("n.wav", np.full(3 * RATE, level), subtype="PCM_16")
+        entry = load_noise_manifest(write_manifest([row]))[0]
+        np.random.seed(0)
+        load_noise_audio(entry, RATE, RATE)
+        drawn = 100 if level < 0 else 1
+        after = np.random.RandomState(0)
+        after.uniform(size=drawn)
+        assert np.random.rand() == after.rand()
 
 
 def test_a_manifest_that_promises_more_than_the_file_has_is_an_error_however_often_it_was_read(

@@ -1,0 +1,100 @@
+"""Parts of a noise file, each with whether it is worth mixing in; a part that is not is hardly read.
+
+NeMo's test is the sign of a sum, which half of all good parts fail, and all but a few of a file that is below zero on
+average. Here parts are read one by one until that has cost as much as the whole file, now and earlier. The whole file
+is summed then, and the sums of its blocks are kept: from then on a part is read only to be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+
+import numpy as np
+
+from nest_ssl.audio import AudioFile
+from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.running_sum import RunningSums
+from nest_ssl.errors import AudioError
+
+_LONGEST_WHOLE = 2**25  # samples: 64 MB for half an hour; a longer file is never read as a whole
+_FILES_REMEMBERED = 1024  # a minute of noise takes 15 kB
+
+
+@dataclass(frozen=True)
+class Part:
+    """`sound` is positive for a part to use, 0 for a silent one; `read` gives float32 or 16-bit samples (S)."""
+
+    sound: int
+    read: Callable[[], np.ndarray]
+
+
+@dataclass
+class _Remembered:
+    """How many samples of a file were read for their sum, and the file's sums once it was read as a whole."""
+
+    samples_read: int = 0
+    sums: RunningSums | None = None
+
+
+class SummedParts:
+    """The parts of one file; their `sound` is the sign of their sum."""
+
+    def __init__(self, file: AudioFile, sample_rate: int) -> None:
+        self.file = file
+        self.sample_rate = sample_rate
+        self._remembered = _remembered(file.path, *_version(file.path)) if file.is_16_bit(sample_rate) else None
+
+    def at(self, offset: Seconds, duration: Seconds | None) -> Part:
+        if duration is None or self._remembered is None:
+            return _in_memory(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
+        start = int(offset * self.sample_rate)
+        stop = start + int(duration * self.sample_rate)
+        sums = self._sums(self._remembered)
+        if sums is not None and stop <= sums.length:
+            return Part(sums.sign(self._read, start, stop), partial(self._read, start, stop))
+        samples = self._read(start, stop)
+        self._remembered.samples_read += len(samples)
+        return _in_memory(samples)
+
+    def _sums(self, remembered: _Remembered) -> RunningSums | None:
+        """Of the whole file, once they pay."""
+        if remembered.sums is None and self.file.frames <= min(remembered.samples_read, _LONGEST_WHOLE):
+            remembered.samples_read = 0
+            with suppress(AudioError):  # broken at a place that no part has touched
+                remembered.sums = RunningSums(self.file.integers())
+        return remembered.sums
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        return self.file.integers(start, stop - start)
+
+
+class SoundingParts:
+    """The parts of one file; their `sound` is 1 for any sound, 0 for none at all."""
+
+    def __init__(self, file: AudioFile, sample_rate: int) -> None:
+        self.file = file
+        self.sample_rate = sample_rate
+
+    def at(self, offset: Seconds, duration: Seconds | None) -> Part:
+        samples = self.file.segment(self.sample_rate, offset=offset, duration=duration).samples
+        return Part(int(samples.any()), lambda: samples)
+
+
+def _in_memory(samples: np.ndarray) -> Part:
+    sign = RunningSums(samples).sign(lambda start, stop: samples[start:stop])
+    return Part(sign, lambda: samples)
+
+
+def _version(path: str) -> tuple[int, int]:
+    """Changes when the file does."""
+    status = Path(path).stat()
+    return status.st_mtime_ns, status.st_size
+
+
+@lru_cache(maxsize=_FILES_REMEMBERED)
+def _remembered(path: str, modified: int, size: int) -> _Remembered:
+    return _Remembered()
