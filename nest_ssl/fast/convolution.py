@@ -39,16 +39,13 @@ class Gaps:
 def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
     """(N, D) to what goes into the last linear layer (N, D)."""
     x = nn.functional.glu(_linear(module.pointwise_conv1, x), dim=-1)
-    depthwise = module.depthwise_conv
-    spread = gaps.spread(x).t().unsqueeze(0)  # (rows, D) -> (1, D, rows)
+    depthwise, spread = module.depthwise_conv, gaps.spread(x)
     norm = module.batch_norm
     if isinstance(norm, BatchNorm):
         bias = depthwise.bias if depthwise.bias is not None else x.new_zeros(())
-        x = nn.functional.conv1d(spread, depthwise.weight, groups=x.shape[1])[0].t()
-        x = _batch_norm(norm, x, bias, gaps, padding_counts)
+        x = _batch_norm(norm, _along_rows(spread, depthwise.weight), bias, gaps, padding_counts)
     else:
-        x = nn.functional.conv1d(spread, depthwise.weight, depthwise.bias, groups=x.shape[1])[0].t()
-        x = x.index_select(0, gaps.valid)
+        x = _along_rows(spread, depthwise.weight, depthwise.bias).index_select(0, gaps.valid)
         x = x * norm.weight + norm.bias if isinstance(norm, FusedBatchNorm1d) else norm(x)
     return nn.functional.silu(x)
 
@@ -56,6 +53,16 @@ def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts
 def mix_channels(module: ConformerConvolution, x: Tensor) -> Tensor:
     """The last linear layer: (N, D) -> (N, D)."""
     return _linear(module.pointwise_conv2, x)
+
+
+def _along_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Each channel by its own filter (D, 1, K): (rows, D) -> (rows - K + 1, D).
+
+    As an image one pixel wide whose channels are last, which is how x lies in memory: its gradients cost a fifth of
+    those of a convolution in one dimension.
+    """
+    image = x.t().unsqueeze(0).unsqueeze(-1)  # (rows, D) -> (1, D, rows, 1)
+    return nn.functional.conv2d(image, weight.unsqueeze(-1), bias, groups=x.shape[1])[0, :, :, 0].t()
 
 
 def _linear(convolution: nn.Conv1d, x: Tensor) -> Tensor:

@@ -24,9 +24,11 @@ class Conv2d(nn.Conv2d):
         self.before, self.after = (2, stride - 1) if causal else (0, 0)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.before:
-            x = nn.functional.pad(x, (self.before, self.after, self.before, self.after))
-        return super().forward(x)
+        return super().forward(self.padded(x))
+
+    def padded(self, x: Tensor) -> Tensor:
+        """(B, C, T, F) with the zeros that a causal convolution sees beyond its own padding."""
+        return nn.functional.pad(x, (self.before, self.after, self.before, self.after)) if self.before else x
 
     def frames(self, length: Length) -> Length:
         return (length + self.before + self.after + 2 * int(self.padding[0]) - 3) // int(self.stride[0]) + 1
