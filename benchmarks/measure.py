@@ -141,11 +141,25 @@ def save(implementation: str, job: Job, started: float) -> dict[str, Any]:
     return {"saving_seconds": sum(spent)}
 
 
+def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
+    """Seconds of a step of `fast`, and without each of its parts."""
+    from benchmarks.ablation import seconds_of_steps  # imports nest_ssl, which is not where NeMo is
+
+    cfg = _compose(job)
+    pl.seed_everything(job.seed, verbose=False)
+    model = _model_class(implementation)(cfg=cfg.model)
+    model.setup_training_data(OmegaConf.to_container(cfg.model.train_ds, resolve=True))
+    batches = list(model.train_dataloader())[WARM_UP:]
+    seconds = seconds_of_steps(model, batches, rounds=job.steps)
+    return {"seconds": seconds.pop(None), "without": seconds}
+
+
 KINDS: dict[str, Callable[[str, Job, float], dict[str, Any]]] = {
     "train": train,
     "first_step": first_step,
     "data": data,
     "save": save,
+    "ablation": ablation,
 }
 
 

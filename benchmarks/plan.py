@@ -68,7 +68,7 @@ class Measurement:
         warm_up = corpus.cut([WARM_UP_CLIP] * WARM_UP * self.batch_size)
         if isinstance(self.clips, tuple):
             return [*warm_up, *corpus.cut(self.clips)]
-        count = self.batch_size * (self.steps if self.kind == "train" else 6)
+        count = self.batch_size * (self.steps if self.kind in ("train", "ablation") else 6)
         return [*warm_up, *corpus.clips_to(self.clips, count, order=round_number)]
 
 
@@ -97,6 +97,7 @@ def _full() -> list[Measurement]:
         Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, matrix_peak=True),
         Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, matrix_peak=True),
         Measurement("stages", "rate", 20.0, steps=4, stages=True),
+        Measurement("ablation", "seconds", 20.0, (FAST,), kind="ablation", steps=3),
         Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
         Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
         Measurement("growth-length", "rate", tuple(d for d in lengths for _ in range(4)), batch_size=4, steps=4),

@@ -100,6 +100,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _section("Training", _training(results))
     yield from _section("Without padding: how much of the machine is used", _peak(results))
     yield from _section("Where a step's time goes, seconds", _stages(results))
+    yield from _section("What each part of fast is worth: a step of Large without it", _ablation(results))
     yield from _section("Start, data, memory, checkpoints", _costs(results))
     yield from _section("How cost grows: seconds of a step, Large", _growth(results))
     yield from _section("What failed", [f"- {run.measurement}, {run.side}: {run.error}" for run in _failed(results)])
@@ -168,6 +169,16 @@ def _stages(results: Results) -> list[str]:
     rows = [[stage, *(f"{seconds[stage]:.2f}" for seconds in columns.values())] for stage in STAGES if columns]
     total = [f"{sum(seconds.values()):.2f}" for seconds in columns.values()]
     return _table(["stage", *columns], [*rows, ["together", *total]] if rows else [])
+
+
+def _ablation(results: Results) -> list[str]:
+    rows = []
+    for run in results.of("ablation", FAST.name):
+        if not run.error:
+            seconds = run.numbers["seconds"]
+            rows.append(["nothing missing", f"{seconds:.2f}", "1.00"])
+            rows += [[part, f"{s:.2f}", f"{s / seconds:.2f}"] for part, s in run.numbers["without"].items()]
+    return _table(["part", "seconds of a step without it", "x"], rows)
 
 
 def _costs(results: Results) -> list[str]:

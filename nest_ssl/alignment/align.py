@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.alignment.compare import Comparison, Tolerance, compare
 from nest_ssl.alignment.compare_command import save_comparison
 from nest_ssl.alignment.nemo_side import MANIFESTS
-from nest_ssl.alignment.recorder import RecordingError, parse_steps
+from nest_ssl.alignment.recorder import RecordingError, parse_steps, require_exact
 from nest_ssl.alignment.recording import Recording
 from nest_ssl.alignment.replay import replay
 from nest_ssl.alignment.report import write_report
@@ -64,8 +64,12 @@ def align(request: Request) -> Comparison:
 def _prepare(request: Request) -> None:
     """The configuration that both sides get, complete and fit for this machine, as `config.yaml`."""
     cfg = load_config(request.command)
-    cfg.exp_manager = None
-    cfg.seed, cfg.save_steps = request.seed, _steps_to_record(request)
+    try:
+        require_exact(cfg.model)
+        cfg.save_steps = _steps_to_record(request)
+    except RecordingError as error:
+        raise ConfigError(str(error)) from error
+    cfg.exp_manager, cfg.seed = None, request.seed
     cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
     _clear(request.output)
     fit_to_machine(cfg, Machine.here())
@@ -77,11 +81,8 @@ def _prepare(request: Request) -> None:
 def _steps_to_record(request: Request) -> list[int]:
     """As asked for; by default the first and the last, in a replay the first two (it needs the weights before each)."""
     last = request.steps - 1
-    try:
-        chosen = request.save_steps or {0, min(1, last) if request.replay else last}
-        steps = list(parse_steps(chosen, "--save-steps"))
-    except RecordingError as error:
-        raise ConfigError(str(error)) from error
+    chosen = request.save_steps or {0, min(1, last) if request.replay else last}
+    steps = list(parse_steps(chosen, "--save-steps"))
     if steps[-1] > last:
         raise ConfigError(f"--save-steps: step {steps[-1]} is not among the {request.steps} steps, which begin with 0")
     return steps

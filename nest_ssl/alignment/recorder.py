@@ -78,6 +78,12 @@ class RecorderOptions:
         )
 
 
+def require_exact(model: Mapping[str, Any]) -> None:
+    """Refuse a model configuration whose layers would not be called."""
+    if model.get("numerics") == "fast":
+        raise RecordingError("model.numerics: fast does not call the layers to record; use model.numerics=exact")
+
+
 def parse_steps(value: Any, key: str = "save_steps") -> tuple[int, ...]:
     """Steps as people write them: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`; `key` is for errors."""
     parts = value if isinstance(value, Iterable) and not isinstance(value, str) else str(value).strip("[]()").split(",")
@@ -206,6 +212,7 @@ class Recorder(pl.Callback):
     """
 
     def __init__(self, options: RecorderOptions, side: str, versions: Mapping[str, str], config: Any) -> None:
+        require_exact(config)
         self.options = options
         self._metadata: dict[str, Any] = {
             "format": FORMAT,

@@ -19,6 +19,7 @@ _MUCH_WAITING = 0.10  # of the training time: loading then costs more than any o
 _MUCH_BETWEEN = 0.05
 _MUCH_VALIDATION = 0.20  # of the whole run
 _MUCH_FREE_MEMORY = 0.5
+_MUCH_PADDING = 0.6  # padding efficiency below this
 _USUAL_BATCH = 8
 _MOST_KNOBS = 2
 
@@ -125,6 +126,10 @@ def _compute_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
         padding = 1 - spent.padding_efficiency
         reason = f"no work on padding, {padding:.0%} of the batches here" if padding > 0.1 else "the same mathematics"
         yield f"model.numerics=fast ({reason}; NeMo's results, but not to the last bit)"
+    if setup.batch_size and spent.padding_efficiency < _MUCH_PADDING and (setup.exact or setup.gpu):
+        seconds = max(1, round(spent.padded_seconds / spent.batches))
+        knob = f"model.train_ds.batch_duration={seconds} model.train_ds.batch_size=null"
+        yield f"{knob} (batches of similar lengths, as many seconds with their padding as now)"
     if setup.gpu and setup.precision == "32-true":
         yield f"trainer.precision={'bf16' if setup.bf16 else '16'}-mixed (this GPU multiplies it faster)"
     if setup.gpu and setup.memory_used is not None and setup.memory_used < _MUCH_FREE_MEMORY and setup.batch_size:

@@ -66,6 +66,11 @@ class Spent:
         return int(self.samples) / self.sample_rate
 
     @property
+    def padded_seconds(self) -> float:
+        """Seconds of speech and padding."""
+        return self.padded_samples / self.sample_rate
+
+    @property
     def audio_seconds_per_second(self) -> float:
         return self.audio_seconds / max(self.training_seconds, 1e-9)
 

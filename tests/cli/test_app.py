@@ -57,6 +57,7 @@ def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_pat
         (["convert", "nowhere.nemo", "b.safetensors"], "nowhere.nemo: no such file"),
         (["convert", "a.zip", "b.safetensors"], "a.zip: its suffix names no format here"),
         (["align", "--nemo-python", "nowhere"], "--nemo-python: 'nowhere' does not exist"),
+        (["align", "--nemo-python", sys.executable, "model.numerics=fast"], "use model.numerics=exact"),
         (["align", "--nemo-python", sys.executable, "--save-steps", "5"], "step 5 is not among the 2 steps"),
         (
             ["align", "--nemo-python", sys.executable, "--save-steps", "x"],

@@ -67,7 +67,16 @@ def test_workers_that_start_with_every_epoch_should_persist() -> None:
 @pytest.mark.parametrize(
     ("spent", "setup", "knob"),
     [
-        ({"padded_samples": 100 * 16000 * 30}, {"exact": True}, "model.numerics=fast (no work on padding, 70%"),
+        (
+            {"padded_samples": 100 * 16000 * 30},
+            {"exact": True, "batch_size": None},
+            "model.numerics=fast (no work on padding, 70%",
+        ),
+        (
+            {"padded_samples": 100 * 16000 * 30},
+            {},
+            "model.train_ds.batch_duration=30 model.train_ds.batch_size=null (batches of similar lengths",
+        ),
         ({}, {"precision": "32-true", "bf16": True}, "trainer.precision=bf16-mixed"),
         ({}, {"precision": "32-true", "bf16": False}, "trainer.precision=16-mixed"),
         ({}, {"memory_used": 0.3}, "model.train_ds.batch_size=64 (70% of the GPU's memory"),
@@ -91,6 +100,11 @@ def test_without_a_gpu_nothing_is_said_that_needs_one() -> None:
     text = "\n".join(lines(gpu=False, memory_used=None, precision="32-true", pin_memory=False))
     assert "precision" not in text
     assert "pin_memory" not in text
+
+
+def test_where_padding_costs_nothing_batches_are_left_as_they_are() -> None:
+    (verdict,) = lines({"padded_samples": 100 * 16000 * 30}, gpu=False)
+    assert "padding efficiency 30%" in verdict
 
 
 def test_validation_that_takes_most_of_the_run_is_the_verdict() -> None:
