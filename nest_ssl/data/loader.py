@@ -22,6 +22,7 @@ from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.noise import Numerics
 from nest_ssl.data.paths import split_paths
+from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import ConfigError, ManifestError, nearest
 from nest_ssl.targets import instantiate
 
@@ -80,7 +81,7 @@ def build_dataloader(
             f"{key}.batch_size: is {batch_size}, but there are {items} utterances and drop_last=true leaves no batch; "
             "use a smaller batch_size, drop_last=false or more data"
         )
-    return DataLoader(
+    return ResumableLoader(
         dataset,
         batch_size=batch_size,
         shuffle=shuffle,
@@ -143,7 +144,9 @@ def _duration_loader(
         "%s: %d batches an epoch of at most %g s, of which %.0f %% is audio and the rest padding",
         *(node.key, len(sampler), node.config["batch_duration"], 100 * sampler.padding_efficiency()),
     )
-    return DataLoader(ItemLists(dataset), batch_size=None, sampler=sampler, collate_fn=dataset.collate_fn, **options)
+    return ResumableLoader(
+        ItemLists(dataset), batch_size=None, sampler=sampler, collate_fn=dataset.collate_fn, **options
+    )
 
 
 def _seed_of_run() -> int:

@@ -25,7 +25,7 @@ PARTS = ("preprocessor", "spec_augment", "masking", "quantizer", "encoder", "dec
 MODEL_KEYS = {
     *PARTS,
     *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position"),
-    *("numerics", "batch_norm_over_padding"),
+    *("numerics", "batch_norm_over_padding", "compile"),
     *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
     *("target", "nemo_version"),  # written by NeMo into the archives it saves
 }
@@ -98,13 +98,17 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
 
 
 def _check_numerics(settings: Mapping[str, Any], key: str) -> None:
-    numerics, over_padding = settings.get("numerics", "exact"), settings.get("batch_norm_over_padding", True)
+    numerics = settings.get("numerics", "exact")
     if numerics not in ("exact", "fast"):
         raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact' or 'fast'")
-    if not isinstance(over_padding, bool):
-        raise ConfigError(f"{key}.batch_norm_over_padding: {over_padding!r}; expected true or false")
-    if not over_padding and numerics == "exact":
+    switches = {"batch_norm_over_padding": True, "compile": False, **settings}
+    for name in ("batch_norm_over_padding", "compile"):
+        if not isinstance(switches[name], bool):
+            raise ConfigError(f"{key}.{name}: {switches[name]!r}; expected true or false")
+    if not switches["batch_norm_over_padding"] and numerics == "exact":
         raise ConfigError(f"{key}.batch_norm_over_padding: false needs {key}.numerics=fast")
+    if switches["compile"] and numerics == "fast":
+        raise ConfigError(f"{key}.compile: true needs {key}.numerics=exact; fast does not call the layers to compile")
 
 
 def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:

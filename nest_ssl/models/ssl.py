@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader
 
 from nest_ssl import fast
 from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import ConfigError
 from nest_ssl.models.parts import build_parts
 from nest_ssl.modules.masking import ConvFeatureMaksingWrapper
@@ -53,6 +55,9 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             self.encoder.pre_encode = self.pre_encoder
         self._parts = parts
         self.fast = self.settings.get("numerics") == "fast" and self._can_be_fast()
+        if self.settings.get("compile"):
+            for layer in self.encoder.layers:  # one by one: they are alike, and what was compiled for one serves all
+                layer.compile(dynamic=True)
         self.batches_without_masks = 0
         self.skipped_audio = 0
         self._train_loader: DataLoader | None = None
@@ -190,6 +195,12 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         together = torch.stack((total, total.new_tensor(len(losses))))
         total, count = self.trainer.strategy.reduce(together, reduce_op="sum")
         return total / count if count else None
+
+    def on_train_start(self) -> None:
+        """Tell the loader what an epoch is: its place in one is part of every checkpoint."""
+        loader = self.trainer.train_dataloader
+        if isinstance(loader, ResumableLoader) and math.isfinite(self.trainer.num_training_batches):
+            loader.batches_per_epoch = int(self.trainer.num_training_batches)
 
     def setup(self, stage: str) -> None:
         """Lightning's hook, in every process once its rank is known: make the data loaders."""

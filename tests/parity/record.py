@@ -167,6 +167,7 @@ def record(
             if last_step < steps:
                 checkpoint = Path(folder) / "stopped.ckpt"
                 trainer.save_checkpoint(checkpoint)
+                _forget_place_in_data(checkpoint)
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -175,6 +176,13 @@ def record(
         "validations": recorder.validations,
         "final": _weights(model),
     }
+
+
+def _forget_place_in_data(checkpoint: Path) -> None:
+    """NeMo's checkpoints do not know it: its resumed runs begin the epoch anew, with other random numbers."""
+    content = torch.load(checkpoint, weights_only=False)
+    content["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+    torch.save(content, checkpoint)
 
 
 def _trainer_arguments(cfg: DictConfig) -> dict[str, Any]:

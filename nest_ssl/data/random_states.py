@@ -1,0 +1,53 @@
+"""The states of all random generators that a process draws from: taken for a checkpoint, and put back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+RandomStates = dict[str, Any]  # numbers and bytes: cheap to send between processes, and no code in a checkpoint
+
+
+def get_random_states() -> RandomStates:
+    """Of Python, NumPy and torch; of the GPU where this process has one."""
+    version, words, gauss_next = random.getstate()
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - NeMo's stream
+    states: RandomStates = {
+        "python": [version, np.array(words, dtype=np.uint32).tobytes(), gauss_next],
+        "numpy": [name, np.asarray(keys).tobytes(), position, has_gauss, cached],
+        "torch": torch_state(),
+        "torch_seed": torch.initial_seed(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
+    return states
+
+
+def torch_state() -> bytes:
+    """Of torch's generator alone, for the CPU."""
+    return torch.get_rng_state().numpy().tobytes()
+
+
+def set_torch_state(state: bytes) -> None:
+    torch.set_rng_state(_tensor(state))
+
+
+def set_random_states(states: Mapping[str, Any]) -> None:
+    """Every generator goes on from there."""
+    version, words, gauss_next = states["python"]
+    random.setstate((version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss_next))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    torch.default_generator.manual_seed(states["torch_seed"])
+    set_torch_state(states["torch"])
+    if "cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(_tensor(states["cuda"]))
+
+
+def _tensor(state: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)

@@ -1,0 +1,148 @@
+"""A loader that stops anywhere and goes on in a new process gives what it would have given."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from nest_ssl.data.buckets import DurationBatches, ItemLists
+from nest_ssl.data.random_states import get_random_states, set_random_states
+from nest_ssl.data.resumable import ResumableLoader
+
+ITEMS, BATCH = 23, 3
+
+
+class Dice(Dataset[float]):
+    """Every item is a throw of all generators, so that any difference in their states shows."""
+
+    def __len__(self) -> int:
+        return ITEMS
+
+    def __getitem__(self, index: int) -> float:
+        return index + random.random() + np.random.rand() + float(torch.rand(()))  # noqa: NPY002
+
+
+def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
+    options: dict[str, Any] = {"num_workers": num_workers, "collate_fn": list}
+    if num_workers:
+        options["persistent_workers"] = persistent
+    if kind == "by duration":
+        sampler = DurationBatches(np.arange(1.0, ITEMS + 1), batch_duration=40, num_buckets=4, seed=5)
+        return ResumableLoader(ItemLists(Dice()), batch_size=None, sampler=sampler, **options)
+    return ResumableLoader(Dice(), batch_size=BATCH, shuffle=kind == "shuffled", **options)
+
+
+def train(loader: ResumableLoader, epochs: range, stop_after: int | None = None) -> Iterator[Any]:
+    """Each batch with a throw of the model's own; a resumed epoch goes on, as Lightning's does."""
+    count = 0
+    for epoch in epochs:
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            yield batch, float(torch.rand(())), random.random()
+            count += 1
+            if count == stop_after:
+                return
+
+
+def seed(value: int) -> None:
+    random.seed(value)
+    np.random.seed(value)  # noqa: NPY002
+    torch.manual_seed(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers", "persistent"),
+    [
+        ("in order", 0, False),
+        ("shuffled", 0, False),
+        ("by duration", 0, False),
+        ("shuffled", 2, False),
+        ("by duration", 2, False),
+        ("shuffled", 2, True),
+    ],
+)
+def test_a_run_that_stops_anywhere_goes_on_to_the_bit(kind: str, num_workers: int, persistent: bool) -> None:
+    seed(1)
+    loader = make(kind, num_workers, persistent)
+    in_epoch = len(loader)
+    uninterrupted = list(train(loader, range(3)))
+    stops = (1, 4, in_epoch, in_epoch + 3) if num_workers else range(1, 3 * in_epoch)
+    for stop in stops:
+        seed(1)
+        loader = make(kind, num_workers, persistent)
+        before = list(train(loader, range(3), stop))
+        file = io.BytesIO()
+        torch.save(loader.state_dict(), file)
+        seed(2)  # whatever the new process is at
+        file.seek(0)
+        resumed = make(kind, num_workers, persistent)
+        resumed.load_state_dict(torch.load(file, weights_only=True))
+        iter(resumed)  # Lightning asks more than once
+        torch.rand(5)
+        after = list(train(resumed, range(stop // in_epoch, 3)))
+        assert before + after == uninterrupted, stop
+
+
+def test_resuming_twice_is_like_once() -> None:
+    seed(1)
+    uninterrupted = list(train(make("shuffled", 0, False), range(2)))
+    seed(1)
+    results, state, done = [], None, 0
+    for stop in (2, 3, 1, None):
+        loader = make("shuffled", 0, False)
+        if state is not None:
+            loader.load_state_dict(state)
+        part = list(train(loader, range(done // len(loader), 2), stop))
+        results += part
+        done += len(part)
+        state = loader.state_dict()
+        seed(done)
+    assert results == uninterrupted
+
+
+def test_a_trainer_that_uses_part_of_an_epoch_starts_the_next_one() -> None:
+    seed(1)
+    loader = make("shuffled", 0, False)
+    loader.batches_per_epoch = 4
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = loader.state_dict()
+    expected = list(loader)
+    resumed = make("shuffled", 0, False)
+    resumed.load_state_dict(state)
+    assert list(resumed) == expected
+    assert len(expected) == len(loader)
+
+
+def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixture) -> None:
+    seed(1)
+    loader = make("in order", 0, False)
+    list(train(loader, range(1), 4))
+    resumed = make("in order", 2, False)
+    resumed.load_state_dict(loader.state_dict())
+    first = next(iter(resumed))[0]
+    assert 4 * BATCH <= first < 4 * BATCH + 3  # three throws
+    assert "from the same place in the data, but not with the same random numbers" in caplog.text
+
+
+def test_random_states_come_back() -> None:
+    random.gauss(0, 1)
+    np.random.standard_normal()  # noqa: NPY002 - it keeps a second number for the next call
+    states = get_random_states()
+
+    def draws() -> list[float]:
+        return [random.random(), random.gauss(0, 1), float(np.random.randn()), float(torch.rand(()))]  # noqa: NPY002
+
+    expected = draws()
+    set_random_states(states)
+    assert draws() == expected
+    assert torch.initial_seed() == states["torch_seed"]
