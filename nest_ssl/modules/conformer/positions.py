@@ -60,7 +60,8 @@ class RelPositionalEncoding(PositionalEncoding):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.xscale:
             x = x * self.xscale
-        return self.dropout(x), self._dropped(self.window(x.size(1)))
+        embedding = self._dropped(self.window(x.size(1)))  # drawn first, as in NeMo
+        return self.dropout(x), embedding
 
 
 def sinusoids(positions: Tensor, d_model: int) -> Tensor:
