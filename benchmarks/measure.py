@@ -110,12 +110,7 @@ def first_step(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 def data(implementation: str, job: Job, started: float) -> dict[str, Any]:
     """Items per second that the data loader gives by itself, over whole epochs."""
-    cfg = _compose(job)
-    pl.seed_everything(job.seed, verbose=False)
-    model = _model_class(implementation)(cfg=cfg.model)
-    if implementation == "nest_ssl":  # NeMo's constructor has made the loader already
-        model.setup_training_data(OmegaConf.to_container(cfg.model.train_ds, resolve=True))
-    loader = model.train_dataloader()
+    loader = _with_training_data(implementation, job).train_dataloader()
     next(iter(loader))
     items, began = 0, time.perf_counter()
     while time.perf_counter() - began < job.steps:
@@ -145,10 +140,7 @@ def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
     """Seconds of a step of `fast`, and without each of its parts."""
     from benchmarks.ablation import seconds_of_steps  # imports nest_ssl, which is not where NeMo is
 
-    cfg = _compose(job)
-    pl.seed_everything(job.seed, verbose=False)
-    model = _model_class(implementation)(cfg=cfg.model)
-    model.setup_training_data(OmegaConf.to_container(cfg.model.train_ds, resolve=True))
+    model = _with_training_data(implementation, job)
     batches = list(model.train_dataloader())[WARM_UP:]
     seconds = seconds_of_steps(model, batches, rounds=job.steps)
     return {"seconds": seconds.pop(None), "without": seconds}
@@ -187,6 +179,16 @@ def _compose(job: Job) -> DictConfig:
     config = Path(job.config)
     parts = [OmegaConf.load(config), OmegaConf.load(config.parent / "size" / f"{job.size}.yaml")]
     return OmegaConf.merge(*parts, OmegaConf.from_dotlist(list(job.overrides)))  # type: ignore[return-value]
+
+
+def _with_training_data(implementation: str, job: Job) -> Any:
+    """A model whose training data can be read without a trainer."""
+    cfg = _compose(job)
+    pl.seed_everything(job.seed, verbose=False)
+    model = _model_class(implementation)(cfg=cfg.model)
+    if implementation == "nest_ssl":  # NeMo's constructor has made the loader already
+        model.setup_training_data(OmegaConf.to_container(cfg.model.train_ds, resolve=True))
+    return model
 
 
 def _model_class(implementation: str) -> Any:

@@ -17,18 +17,9 @@ import torch
 
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from tests.integration.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
-SMALL = [
-    "model.encoder.n_layers=1",
-    "model.encoder.d_model=32",
-    "model.encoder.n_heads=2",
-    "model.encoder.subsampling_conv_channels=8",
-    "model.num_classes=32",
-    "model.masking.mask_prob=0.05",
-    "model.optim.lr=0.1",
-    "model.optim.sched.warmup_steps=10",
-]
 SETTINGS = ["seed=1", "trainer.max_steps=40", "trainer.val_check_interval=3", "model.train_ds.batch_size=2"]
 
 

@@ -22,19 +22,10 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training import advice
 from nest_ssl.training.config import CommandLine, load_config
 from nest_ssl.training.run import main
+from tests.integration.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 NEMO_CONFIG = ["--config-path", str(Path(__file__).parent / "data"), "--config-name", "nemo_nest_fast-conformer"]
-SMALL = [
-    "model.encoder.n_layers=1",
-    "model.encoder.d_model=32",
-    "model.encoder.n_heads=2",
-    "model.encoder.subsampling_conv_channels=8",
-    "model.num_classes=32",
-    "model.masking.mask_prob=0.05",
-    "model.optim.sched.warmup_steps=10",
-    "model.optim.lr=0.1",
-]
 STATE_AT_END = r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  data wait \d+%"
 NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
 

@@ -147,8 +147,6 @@ def test_the_cost_is_small_beside_the_shortest_step(fit: Any, speech: Any) -> No
 
     throughput = Timed(sample_rate=16000)
     profiler = throughput.fetch_clock
-    began = time.process_time()
     fit(speech(clips=2), max_steps=200, limit_val_batches=0, callbacks=[throughput], profiler=profiler)
-    whole = time.process_time() - began
     assert len(spent) >= 600
-    assert sum(spent) < 0.3 * whole  # of steps that take ten milliseconds, where real ones take a hundred or more
+    assert sum(spent) / 200 < 1e-3
