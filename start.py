@@ -48,6 +48,7 @@ USAGE = """usage: python start.py [task] [arguments]
   python start.py test ...      run the tests (arguments go to pytest)
   python start.py parity ...    the same for every option there is, as a test suite (arguments go to pytest)
   python start.py bench ...     measure both side by side, write docs/benchmarks.md (--help; --quick: minutes)
+  python start.py soak ...      train for hours and watch that nothing grows (--hours 2)
   python start.py setup         only set up
 
 The first start makes .venv and installs into it; later ones begin at once. Paths are relative to this folder.
@@ -158,6 +159,10 @@ def bench(arguments: list[str]) -> int:
     return run(project_python(), "-m", "benchmarks.run", *arguments)
 
 
+def soak(arguments: list[str]) -> int:
+    return run(set_up(), "-m", "benchmarks.soak", *arguments)
+
+
 def setup(arguments: list[str]) -> int:
     print(f"ready: {set_up()}")
     return 0
@@ -170,6 +175,7 @@ TASKS = {
     "test": test,
     "parity": parity,
     "bench": bench,
+    "soak": soak,
     "setup": setup,
 }
 

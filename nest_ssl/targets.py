@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.errors import ConfigError, nearest, one_line
 
 # class name -> our module, then every path under which configurations name it
 _CLASSES = {
@@ -42,10 +42,11 @@ TARGETS: dict[str, str] = {
 }
 
 
-def resolve(target: str, key: str) -> type:
+def resolve(target: Any, key: str) -> type:
     """The class a `_target_` stands for; `key` is where the configuration says it, for the error."""
-    if target not in TARGETS:
-        raise ConfigError(f"{key}._target_: {target!r} is not a known class{nearest(target, TARGETS)}")
+    if not isinstance(target, str) or target not in TARGETS:
+        suggestion = nearest(str(target), TARGETS)
+        raise ConfigError(f"{key}._target_: {one_line(repr(target))} is not a known class{suggestion}")
     name = TARGETS[target]
     return getattr(importlib.import_module(_CLASSES[name]), name)
 
@@ -60,7 +61,7 @@ def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
     known = arguments_of(cls)
     for name in config:
         if name != "_target_" and name not in known:
-            raise ConfigError(f"{key}.{name}: {cls.__name__} has no such option{nearest(name, known)}")
+            raise ConfigError(f"{key}.{one_line(name)}: {cls.__name__} has no such option{nearest(str(name), known)}")
 
 
 def instantiate(config: Mapping[str, Any], key: str) -> Any:
@@ -79,5 +80,5 @@ def instantiate(config: Mapping[str, Any], key: str) -> Any:
         raise ConfigError(f"{key}.{missing[0]}: missing; {cls.__name__} needs it")
     try:
         return cls(**arguments)
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{key}: {error}") from error
+    except Exception as error:  # values that nobody would write can raise anything
+        raise ConfigError(f"{key}: {one_line(error)}") from error

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
-from nest_ssl.data.dummy import make_dummy_corpus  # noqa: E402
+from nest_ssl.data.dummy import make_dummy_corpus, show_progress  # noqa: E402
 
 
 def main() -> None:
@@ -36,12 +36,6 @@ def main() -> None:
         progress=show_progress,
     )
     print(f"ready: {corpus.train_manifest}, {corpus.val_manifest.name}, {corpus.noise_manifest.name}")
-
-
-def show_progress(done: int, total: int) -> None:
-    """One line, rewritten; where nobody watches, only its last state."""
-    if sys.stderr.isatty() or done == total:
-        print(f"\rmaking audio: {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

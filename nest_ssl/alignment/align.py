@@ -26,7 +26,8 @@ from nest_ssl.alignment.report import write_report
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.data.paths import resolve_path, split_paths
 from nest_ssl.errors import ConfigError, NestError
-from nest_ssl.training.config import CommandLine, load_config
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.config import load_config
 from nest_ssl.training.platform import Machine, fit_to_machine
 
 _log = logging.getLogger(__name__)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from nest_ssl.alignment.compare import Compared, Tolerance
-from nest_ssl.alignment.texts import Words, difference, escaped, measured, words
+from nest_ssl.alignment.texts import difference, measured, words
+from nest_ssl.pages.svg import Frame, round_values, svg, text, tick
+from nest_ssl.pages.text import Words, escaped
 
 SYMBOLS = {"identical": "=", "within": "≈", "different": "≠"}
 _FEWEST_DECADES, _MOST_TICKS = 4, 6
@@ -27,22 +29,6 @@ class Point:
     value: float
     state: str
     title: str
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A rectangle to draw in; `top` to `bottom` holds the scale, the lanes lie outside of it."""
-
-    left: float
-    right: float
-    top: float
-    bottom: float
-
-    def column(self, count: int) -> float:
-        return (self.right - self.left) / max(count, 1)
-
-    def x(self, index: int, count: int) -> float:
-        return self.left + (index + 0.5) * self.column(count)
 
 
 @dataclass(frozen=True)
@@ -82,7 +68,7 @@ def layer_chart(items: Sequence[Compared], scale: ErrorScale, atol: float, capti
     frame = Frame(left=80, right=948, top=60, bottom=258)
     points = [_layer_point(position, item) for position, item in enumerate(items, start=1)]
     parts = [*_bands(items, frame), *_error_panel(points, scale, frame, atol), *_first_mark(items, scale, frame)]
-    return _svg(960, 318, caption, parts, "wide")
+    return svg(960, 318, caption, parts, "wide")
 
 
 def curve_chart(pairs: Sequence[tuple[float, float]], steps: Sequence[int], tolerance: Tolerance, caption: str) -> str:
@@ -95,7 +81,7 @@ def curve_chart(pairs: Sequence[tuple[float, float]], steps: Sequence[int], tole
         *_error_panel(points, scale, lower, None, hover_from=upper.top),
         *_step_ticks(steps, lower),
     ]
-    return _svg(480, 326, caption, parts, "narrow")
+    return svg(480, 326, caption, parts, "narrow")
 
 
 def curve_difference(pair: tuple[float, float]) -> float:
@@ -128,7 +114,7 @@ def _error_panel(
 ) -> Iterator[str]:
     """Scale, lanes, a mark for every point, and a column over each that tells its name."""
     for power in scale.ticks:
-        yield from _tick(f"1e{power:+03d}", scale.y(10.0**power, frame) if power > -308 else frame.bottom, frame)
+        yield from tick(f"1e{power:+03d}", scale.y(10.0**power, frame) if power > -308 else frame.bottom, frame)
     yield from _lane("0", words("exactly_equal"), scale.y(0, frame), frame)
     if any(not math.isfinite(point.value) for point in points):
         yield from _lane("∞", words("not_comparable"), scale.y(math.inf, frame), frame)
@@ -213,8 +199,8 @@ def _curves(pairs: Sequence[tuple[float, float]], frame: Frame) -> Iterator[str]
     margin = (high - low) * 0.08 or abs(high) * 0.01 or 1.0
     low, high = low - margin, high + margin
     span = high - low
-    for value in _round_values(low, high):
-        yield from _tick(f"{value:.6g}", frame.bottom - (value - low) / span * (frame.bottom - frame.top), frame)
+    for value in round_values(low, high):
+        yield from tick(f"{value:.6g}", frame.bottom - (value - low) / span * (frame.bottom - frame.top), frame)
     for side, style in enumerate(("nemo", "ours")):
         path, dots, drawing = [], [], False
         for index, pair in enumerate(pairs):
@@ -231,14 +217,6 @@ def _curves(pairs: Sequence[tuple[float, float]], frame: Frame) -> Iterator[str]
             yield f'<path class="dots {style}" d="{"".join(dots)}"/>'
 
 
-def _round_values(low: float, high: float) -> Iterator[float]:
-    """Three to six values of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / 4
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough)
-    yield from (step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1))
-
-
 def _step_ticks(steps: Sequence[int], frame: Frame) -> Iterator[str]:
     """Every step, or every 2nd, 5th, 10th, ... of them."""
     y = frame.bottom + 48
@@ -247,23 +225,7 @@ def _step_ticks(steps: Sequence[int], frame: Frame) -> Iterator[str]:
         yield f'<text class="middle" x="{frame.x(index, len(steps)):.1f}" y="{y:g}">{steps[index]}</text>'
 
 
-def _tick(label: str, y: float, frame: Frame) -> Iterator[str]:
-    yield f'<path class="grid" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>'
-    yield f'<text class="end" x="{frame.left - 8:g}" y="{y + 4:.1f}">{label}</text>'
-
-
 def _lane(label: str, meaning: Words, y: float, frame: Frame) -> Iterator[str]:
     yield f'<path class="lane" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>'
     yield f'<text class="end strong" x="{frame.left - 8:g}" y="{y:.1f}">{label}</text>'
-    yield from _text(meaning, frame.left - 8, y + 11, "end tiny")
-
-
-def _text(text: Words, x: float, y: float, style: str) -> Iterator[str]:
-    for language, content in text.languages:
-        yield f'<text lang="{language}" class="{style}" x="{x:g}" y="{y:.1f}">{content}</text>'
-
-
-def _svg(width: int, height: int, caption: str, parts: Iterable[str], style: str) -> str:
-    """`caption` is the id of the text that describes the chart to those who cannot see it."""
-    drawn = "".join(parts)
-    return f'<svg class="{style}" viewBox="0 0 {width} {height}" role="img" aria-labelledby="{caption}">{drawn}</svg>'
+    yield from text(meaning, frame.left - 8, y + 11, "end tiny")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from nest_ssl.alignment.recorder import FORMAT
-from nest_ssl.checkpoint.safe_load import reading
+from nest_ssl.checkpoint.inspection import LARGEST_PICKLE, load_plain
+from nest_ssl.checkpoint.safe_load import load_tensors, reading
 from nest_ssl.errors import CheckpointError
 
-_LARGEST_PLAIN = 2**28  # bytes of a pickle of plain values
+# What is read of the metadata, and as what.
+_METADATA: dict[str, Any] = {"versions": dict, "config": (dict, NoneType), "history": list}
+_CURVES = ("loss", "grad_norm", "lr")
 
 
 class RecordedStep:
@@ -36,8 +38,8 @@ class RecordedStep:
     @property
     def loss(self) -> Tensor:
         loss = _load(self.folder / "loss.pt")
-        if not isinstance(loss, Tensor):
-            raise CheckpointError(f"{self.folder / 'loss.pt'}: expected one tensor, found {type(loss).__name__}")
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise CheckpointError(f"{self.folder / 'loss.pt'}: expected one number as a tensor")
         return loss
 
     @property
@@ -89,7 +91,10 @@ class Recording:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        return _load_plain(self.folder / "metadata.pkl")
+        path = self.folder / "metadata.pkl"
+        metadata = _load_plain(path)
+        _check_metadata(metadata, path)
+        return metadata
 
     @cached_property
     def structure(self) -> dict[str, Any]:
@@ -98,6 +103,8 @@ class Recording:
         structure = _load_plain(path)
         if not all(isinstance(structure.get(part), dict) for part in ("tensors", "layers")):
             raise CheckpointError(f"{path}: expected tables `tensors` and `layers`; record it again")
+        if not all(_is_tensor_kind(tensor) for tensor in structure["tensors"].values()):
+            raise CheckpointError(f"{path}: expected the shape, dtype and kind of each tensor; record it again")
         return structure
 
     @property
@@ -117,33 +124,38 @@ class Recording:
         return RecordedStep(self.folder / f"step_{number}", number)
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Numbers, text and containers of them; a class or function of any kind is refused."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise CheckpointError(f"refused: it holds {module}.{name}; only plain values are read")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise CheckpointError("refused: it refers to objects outside; only plain values are read")
-
-
 def _load_plain(path: Path) -> dict[str, Any]:
-    with reading(path, "part of a recording"):
-        if path.stat().st_size > _LARGEST_PLAIN:
-            raise CheckpointError(f"{path}: refused: {path.stat().st_size} bytes; at most {_LARGEST_PLAIN} are read")
-        try:
-            with path.open("rb") as file:
-                value = _PlainUnpickler(file).load()
-        except CheckpointError as error:
-            raise CheckpointError(f"{path}: {error}; record it again") from error
-        if not isinstance(value, dict):
-            raise CheckpointError(f"{path}: expected a table of values; record it again")
+    with reading(path, "part of a recording"), path.open("rb") as file:
+        value = load_plain(file.read(LARGEST_PICKLE + 1))
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path}: expected a table of values; record it again")
     return value
 
 
 def _load(path: Path) -> Any:
     with reading(path, "part of a recording"):
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return load_tensors(path, mmap=True)
+
+
+def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
+    for name, kind in _METADATA.items():
+        if name in metadata and not isinstance(metadata[name], kind):
+            raise CheckpointError(f"{path}: {name} is a {type(metadata[name]).__name__}; record it again")
+    for entry in metadata.get("history", []):
+        if not isinstance(entry, dict) or not all(_is_number(entry.get(name)) for name in ("step", *_CURVES)):
+            raise CheckpointError(f"{path}: history has an entry without step, {', '.join(_CURVES)}; record it again")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+
+
+def _is_tensor_kind(tensor: Any) -> bool:
+    """Whether this says what `structure_of` says of a tensor."""
+    if not isinstance(tensor, dict) or not all(isinstance(tensor.get(name), str) for name in ("dtype", "kind")):
+        return False
+    shape = tensor.get("shape")
+    return isinstance(shape, list) and all(isinstance(size, int) and _is_number(size) for size in shape)
 
 
 def _is_call(call: Any) -> bool:
@@ -152,8 +164,8 @@ def _is_call(call: Any) -> bool:
         and isinstance(call.get("order"), int)
         and isinstance(call.get("type"), str)
         and all(
-            isinstance(call.get(part), Mapping)
-            and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in call[part].items())
-            for part in ("inputs", "outputs")
+            isinstance(part, Mapping)
+            and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in part.items())
+            for part in (call.get("inputs"), call.get("outputs"), call.get("changed", {}))
         )
     )

@@ -29,8 +29,9 @@ from nest_ssl.alignment.recorder import (
 )
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.checkpoint.config import config_of_values
+from nest_ssl.checkpoint.restore import refuse_larger_model
 from nest_ssl.data import AudioNoiseBatch
-from nest_ssl.errors import NestError
+from nest_ssl.errors import NestError, one_line
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _MOST_THREADS = 1024
@@ -64,7 +65,10 @@ def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
     config = theirs.metadata.get("config")
     if not isinstance(config, dict):
         raise NestError(f"{theirs.folder}: holds no model configuration to build ours from; record it again")
-    model = EncDecDenoiseMaskedTokenPredModel(cfg=config_of_values(config, theirs.folder / "metadata.pkl"))
+    cfg = config_of_values(config, theirs.folder / "metadata.pkl")
+    with _as_one_line(theirs, "no model can be built from it"):
+        refuse_larger_model(cfg, theirs.initial_weights)
+        model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
     if _precision(theirs) == "64-true":
         model = model.double()
     return model.train()
@@ -73,6 +77,11 @@ def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
 def _replay_step(
     model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path
 ) -> dict[str, Any]:
+    with _as_one_line(theirs, f"step {number} cannot be replayed"):
+        return _follow(model, theirs, number, folder)
+
+
+def _follow(model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path) -> dict[str, Any]:
     step = theirs.step(number)
     _load_weights_before(model, theirs, number)
     layers, batch = step.layers, step.batch
@@ -81,7 +90,7 @@ def _replay_step(
         listener = LayerListener(model)
         dither_hook = _give_dither(model, layers)
         model.zero_grad()
-        loss, _ = model.predict_masked(_as_batch(batch))
+        loss = model.predict_masked(_as_batch(batch)).loss
         listener.detach()
         dither_hook.remove()
     model.preprocessor.dither = dither
@@ -95,6 +104,17 @@ def _replay_step(
     }
     write_step(folder, summary, RecordedTensors(batch, outputs, loss.detach(), gradients, None, listener.by_layer()))
     return summary
+
+
+@contextlib.contextmanager
+def _as_one_line(theirs: Recording, what: str) -> Iterator[None]:
+    """Settings and tensors that nobody would record can make anything fail."""
+    try:
+        yield
+    except NestError:
+        raise
+    except Exception as error:
+        raise NestError(f"{theirs.folder}: {what}: {one_line(error)}") from error
 
 
 def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> None:
@@ -211,7 +231,8 @@ def _computing_as(theirs: Recording) -> Iterator[None]:
 def _check_replayable(theirs: Recording) -> None:
     """Everything random must be in the recording; what cannot be is refused by name."""
     config = theirs.metadata.get("config") or {}
-    encoder, features = config.get("encoder", {}), config.get("preprocessor", {})
+    nodes = {name: node for name, node in config.items() if isinstance(node, dict)}
+    encoder, features = nodes.get("encoder", {}), nodes.get("preprocessor", {})
     contexts = encoder.get("att_context_size")
     several = isinstance(contexts, list) and contexts and isinstance(contexts[0], list) and len(contexts) > 1
     reasons = {

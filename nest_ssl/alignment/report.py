@@ -1,12 +1,7 @@
-"""A comparison as one HTML page: the verdict first, then where and how much, then every value.
-
-The page needs nothing but itself: no request leaves it, and only its own script, named by its hash, may run in it.
-"""
+"""A comparison as one HTML page: the verdict first, then where and how much, then every value."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 
 from nest_ssl.alignment.charts import SYMBOLS, ErrorScale, curve_chart, curve_difference, layer_chart
@@ -20,58 +15,32 @@ from nest_ssl.alignment.tables import (
     summary_table,
     value_table,
 )
-from nest_ssl.alignment.texts import Count, difference, escaped, number, words
+from nest_ssl.alignment.texts import difference, number, words
 from nest_ssl.alignment.verdict import state_of_all, verdict_panel
-from nest_ssl.checkpoint import atomic_write
-
-_FOLDER = Path(__file__).parent
+from nest_ssl.pages.page import html_page, write_page
+from nest_ssl.pages.text import Count, escaped
 
 
 def write_report(comparison: Comparison, path: Path, *, title: str | None = None) -> None:
     """Write the page, whole or not at all."""
-    page = render(comparison, title=title)
-    with atomic_write(path) as temporary:
-        temporary.write_text(page, encoding="utf-8", errors="replace")
+    write_page(render(comparison, title=title), path)
 
 
 def render(comparison: Comparison, *, title: str | None = None) -> str:
     """The whole page."""
-    style = (_FOLDER / "report.css").read_text(encoding="utf-8")
-    script = (_FOLDER / "report.js").read_text(encoding="utf-8")
     verdict = words(state_of_all(comparison))
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'; form-action 'none'"
-    )
-    parts = (
-        verdict_panel(comparison),
-        _parts(comparison),
-        _layer_errors(comparison),
-        _curves(comparison),
-        _tables(comparison),
-        _environment(comparison),
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{verdict.english} / {verdict.chinese}: {escaped(title or 'NeMo, nest_ssl')}</title>\n"
-        f"<style>{style}</style>\n</head>\n<body>\n{_header(title)}\n<main>\n"
-        + "\n".join(parts)
-        + f"\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
-    )
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _header(title: str | None) -> str:
-    return (
-        f"<header><p>{escaped(title) if title else words('title')}</p>"
-        f'<div class="languages" role="group" aria-label="Language / 语言">'
-        '<button type="button" data-language="en" lang="en-GB">English</button>'
-        '<button type="button" data-language="zh" lang="zh-CN">中文</button></div></header>'
+    return html_page(
+        title=f"{verdict.english} / {verdict.chinese}: {title or 'NeMo, nest_ssl'}",
+        heading=escaped(title) if title else words("title"),
+        body=(
+            verdict_panel(comparison),
+            _parts(comparison),
+            _layer_errors(comparison),
+            _curves(comparison),
+            _tables(comparison),
+            _environment(comparison),
+        ),
+        assets=Path(__file__).parent,
     )
 
 

@@ -9,7 +9,9 @@ import yaml
 
 from nest_ssl.alignment.charts import SYMBOLS, state_of
 from nest_ssl.alignment.compare import Compared, Comparison, Section
-from nest_ssl.alignment.texts import Count, Html, Words, code, difference, escaped, note_words, words
+from nest_ssl.alignment.texts import difference, note_words, words
+from nest_ssl.pages.page import folded, table
+from nest_ssl.pages.text import Count, Html, Words, code, escaped
 
 MOST_MATCHING_ROWS = 200  # of a table; mismatches are always listed
 Placed = tuple[int | None, Section]  # a section and its step; None before the first
@@ -67,7 +69,7 @@ def value_table(section: Section) -> str:
     rows = "".join(_value_row(position, item, numeric) for position, item in listed)
     counts = words("table_summary", matched=Count(section.matched), total=total)
     title = f"{state_mark(section_state(section), words(section.name).heading)} <small>{counts}</small>"
-    return _folded(title, _values([*columns, "column_note"], rows) + _unlisted(unlisted))
+    return folded(title, _values([*columns, "column_note"], rows) + _unlisted(unlisted))
 
 
 def one_sided_table(sections: Iterable[Section]) -> str:
@@ -75,7 +77,7 @@ def one_sided_table(sections: Iterable[Section]) -> str:
     rows = "".join(_one_sided_rows(sections))
     if not rows:
         return ""
-    return _folded(words("one_sided"), _values(("part", "column_name", "column_side", "column_note"), rows))
+    return folded(words("one_sided"), _values(("part", "column_name", "column_side", "column_note"), rows))
 
 
 def environment_table(comparison: Comparison) -> str:
@@ -207,7 +209,7 @@ def _setting(value: Any) -> Html:
 
 def _yaml(title: Words, config: Mapping[str, Any]) -> str:
     text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=100)
-    return _folded(title, f"<pre><code>{escaped(text)}</code></pre>")
+    return folded(title, f"<pre><code>{escaped(text)}</code></pre>")
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -221,12 +223,4 @@ def _values(columns: Sequence[str], rows: str) -> str:
 
 
 def _table(style: str, columns: Sequence[str], rows: str) -> str:
-    """With its own scroll bar, so that the page has none across."""
-    head = "".join(f'<th scope="col">{words(column)}</th>' for column in columns)
-    return (
-        f'<div class="scroll"><table class="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def _folded(title: object, content: str) -> str:
-    return f"<details><summary><h3>{title}</h3></summary>{content}</details>"
+    return table(style, [words(column) for column in columns], rows)

@@ -2,66 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import math
-from dataclasses import dataclass
 
-
-class Html(str):
-    """Text that is HTML already; everything else is escaped before it enters the page."""
-
-
-class Count(int):
-    """A number of things: `{steps:step}` reads "1 step" or "2 steps", `{steps}` only the number."""
-
-    def __format__(self, noun: str) -> str:
-        return f"{int(self):,} {noun}{'' if self == 1 else 's'}" if noun else f"{int(self):,}"
-
-
-@dataclass(frozen=True)
-class Words:
-    """One text in both languages; the page shows the one that is chosen."""
-
-    english: Html
-    chinese: Html
-
-    def __str__(self) -> str:
-        if self.english == self.chinese:
-            return self.english
-        return f'<span lang="en">{self.english}</span><span lang="zh">{self.chinese}</span>'
-
-    @property
-    def heading(self) -> Words:
-        """With a capital letter, as the title of something."""
-        return Words(Html(self.english[:1].upper() + self.english[1:]), self.chinese)
-
-    @property
-    def languages(self) -> tuple[tuple[str, Html], tuple[str, Html]]:
-        return ("en", self.english), ("zh", self.chinese)
-
-
-def words(key: str, **values: object) -> Words:
-    """The text of that key with values filled in: escaped, or in the same language if they are words themselves."""
-    english, chinese = TEXTS[key]
-    return Words(
-        Html(english.format(**{name: _filled(value, 0) for name, value in values.items()})),
-        Html(chinese.format(**{name: _filled(value, 1) for name, value in values.items()})),
-    )
+from nest_ssl.pages.text import Html, Phrases, Words, escaped
 
 
 def note_words(note: str) -> Words:
     """A comparison's note; one that is not in the table is shown as it is."""
     chinese = NOTES.get(note, note)
     return Words(escaped(note), escaped(chinese))
-
-
-def escaped(value: object) -> Html:
-    return value if isinstance(value, Html) else Html(html.escape(str(value)))
-
-
-def code(value: object) -> Html:
-    """A name. Long ones may break after a dot."""
-    return Html(f"<code>{escaped(value).replace('.', '.<wbr>')}</code>")
 
 
 def difference(value: float) -> str:
@@ -81,12 +30,6 @@ def number(value: float) -> Html:
 def measured(value: float) -> str:
     """A loss or norm, with all digits that single precision has."""
     return f"{value:.9g}" if math.isfinite(value) else {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
-
-
-def _filled(value: object, language: int) -> object:
-    if isinstance(value, Words):
-        return value.languages[language][1]
-    return value if isinstance(value, Count) else escaped(value)
 
 
 TEXTS: dict[str, tuple[str, str]] = {
@@ -284,6 +227,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "again_compare": ("Compare two recordings that exist:", "比较已有的两份记录："),
 }
+
+words = Phrases(TEXTS)
 
 NOTES: dict[str, str] = {
     "only in NeMo's recording": "仅在 NeMo 的记录中",

@@ -9,8 +9,9 @@ from nest_ssl.alignment.charts import SYMBOLS, curve_difference
 from nest_ssl.alignment.compare import Compared, Comparison, CurvePoint, Section
 from nest_ssl.alignment.tables import placed_sections
 from nest_ssl.alignment.text_report import other_stream
-from nest_ssl.alignment.texts import Count, Html, Words, code, note_words, number, words
+from nest_ssl.alignment.texts import note_words, number, words
 from nest_ssl.environments import NEWEST_NEMO
+from nest_ssl.pages.text import Count, Html, Words, code
 
 _SETTINGS_SHOWN = 5
 _BEFORE_LAYERS = ("structure", "initial weights", "batch")

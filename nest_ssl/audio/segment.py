@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,10 +51,14 @@ class AudioSegment:
 
 
 class AudioFile:
-    """A file that is opened when first read and stays open: opening it costs as much as reading seconds of it."""
+    """A file that is opened when first read and stays open: opening it costs as much as reading seconds of it.
 
-    def __init__(self, path: str) -> None:
+    `content` is that of a file which is not on the disk; its path is then but a name.
+    """
+
+    def __init__(self, path: str, content: bytes | None = None) -> None:
         self.path = path
+        self._content = content
         self._was_read = False
 
     def __enter__(self) -> AudioFile:
@@ -65,8 +70,8 @@ class AudioFile:
 
     @cached_property
     def _file(self) -> soundfile.SoundFile:
-        with _errors_of(self.path):
-            return soundfile.SoundFile(self.path)
+        with audio_errors(self.path):
+            return soundfile.SoundFile(self.path if self._content is None else io.BytesIO(self._content))
 
     def segment(
         self,
@@ -80,13 +85,27 @@ class AudioFile:
         """One part of the file, as `AudioSegment.from_file` describes it."""
         samples = _select_channels(self._read(offset, duration, int_values), channel_selector, self.path)
         if self._file.subtype not in _INTEGERS and not np.isfinite(samples).all():
-            raise AudioError(f"{self.path}: holds NaN or infinite samples")
+            raise AudioError(f"{self.path}: holds NaN or infinite samples", "not_finite")
         return _finished(samples, self._file.samplerate, target_sr, trim)
 
     @property
     def frames(self) -> int:
         """Samples of each channel, at the file's own rate."""
         return self._file.frames
+
+    @property
+    def sample_rate(self) -> int:
+        """The file's own rate in Hz."""
+        return self._file.samplerate
+
+    @property
+    def channels(self) -> int:
+        return self._file.channels
+
+    @property
+    def format(self) -> str:
+        """Container and coding as libsndfile calls them, such as `WAV PCM_16`."""
+        return f"{self._file.format} {self._file.subtype}"
 
     def is_16_bit(self, sample_rate: int) -> bool:
         """Whether it holds one channel of 16-bit integers at this rate, which `integers` gives as they are."""
@@ -95,7 +114,7 @@ class AudioFile:
 
     def integers(self, start: int = 0, frames: int = -1) -> np.ndarray:
         """A part as it is stored, -1: to the end, at half the cost of a segment."""
-        with _errors_of(self.path):
+        with audio_errors(self.path):
             self._file.seek(start)
             self._was_read = True
             frames = self._file.frames - start if frames < 0 else frames
@@ -107,7 +126,7 @@ class AudioFile:
         frames = -1 if duration is None else int(duration * rate)
         # 16 bits are read in a third of the time when NumPy makes floats of them and not libsndfile: the same ones
         dtype = "int16" if self._file.subtype == "PCM_16" else "int32" if int_values else "float32"
-        with _errors_of(self.path):
+        with audio_errors(self.path):
             if offset > 0 or self._was_read:  # not needlessly: some files cannot seek
                 self._file.seek(int(offset * rate))
             self._was_read = True
@@ -124,12 +143,12 @@ def to_float(samples: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def _errors_of(path: str) -> Iterator[None]:
+def audio_errors(path: str) -> Iterator[None]:
     """What libsndfile says, as one line of ours."""
     try:
         yield
-    except (OSError, RuntimeError, TypeError) as error:  # libsndfile's errors are RuntimeErrors
-        reason = str(error).removeprefix(f"Error opening {path!r}: ").rstrip(".")
+    except (OSError, RuntimeError, TypeError, ValueError) as error:  # libsndfile's errors are RuntimeErrors
+        reason = getattr(error, "error_string", str(error)).rstrip(".")  # without the name, which may be an address
         raise AudioError(f"{path}: cannot be read as audio: {reason}") from error
 
 
@@ -162,11 +181,13 @@ def _select_channels(samples: np.ndarray, selector: ChannelSelector, path: str) 
         samples = samples[:, np.newaxis]  # (S) -> (S, 1)
     channels = samples.shape[1]
     if selector is None:
-        raise AudioError(f"{path}: has {channels} channels; set `channel_selector` to a channel number or `average`")
+        needed = "set `channel_selector` to a channel number or `average`"
+        raise AudioError(f"{path}: has {channels} channels; {needed}", "channels")
     if selector == "average":
         return np.mean(samples, axis=-1)
     named: Sequence[int | str] = [selector] if isinstance(selector, int) else selector
     wanted = [channel for channel in named if isinstance(channel, int) and -channels <= channel < channels]
     if not wanted or len(wanted) < len(named):
-        raise AudioError(f"{path}: has {channels} channel(s); `channel_selector` {selector!r} is not among them")
+        message = f"{path}: has {channels} channel(s); `channel_selector` {selector!r} is not among them"
+        raise AudioError(message, "channels")
     return samples[:, wanted[0]] if len(wanted) == 1 else samples[:, wanted]

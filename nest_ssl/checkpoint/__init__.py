@@ -1,11 +1,11 @@
 """Model files: `.nemo` both ways, `.safetensors`, Lightning checkpoints; safe to read, whole or nothing to write."""
 
-from nest_ssl.checkpoint.archive import load_nemo, save_nemo
-from nest_ssl.checkpoint.atomic import atomic_write
+from nest_ssl.atomic import atomic_write
+from nest_ssl.checkpoint.archive import load_nemo, save_nemo, write_nemo
 from nest_ssl.checkpoint.files import convert
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint, nemo_checkpoint_types
 from nest_ssl.checkpoint.pretrained import initialise_from_pretrained
-from nest_ssl.checkpoint.restore import pretrained_file, restore_config, restore_model, save_model
+from nest_ssl.checkpoint.restore import pretrained_file, restore_config, restore_for_use, restore_model, save_model
 from nest_ssl.checkpoint.safetensors import load_safetensors, save_safetensors
 from nest_ssl.checkpoint.saved_model import SavedModel
 
@@ -20,8 +20,10 @@ __all__ = [
     "nemo_checkpoint_types",
     "pretrained_file",
     "restore_config",
+    "restore_for_use",
     "restore_model",
     "save_model",
     "save_nemo",
     "save_safetensors",
+    "write_nemo",
 ]

@@ -17,16 +17,18 @@ from typing import IO
 import torch
 from omegaconf import DictConfig
 
-from nest_ssl.checkpoint.atomic import atomic_write, open_streaming
+from nest_ssl.atomic import atomic_write, open_streaming
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, config_text, parse_config
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
 from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
-from nest_ssl.errors import CheckpointError
+from nest_ssl.errors import CheckpointError, one_line
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
 _LARGEST = {CONFIG_NAME: LARGEST_CONFIG, WEIGHTS_NAME: 64 * 2**30}  # bytes
-_LARGEST_GZIP_RATIO = 100  # float weights shrink by a tenth or so; more is an attack on the disk
+_LARGEST_GZIP_RATIO = 10  # float weights shrink by a tenth or so; more is an attack on the disk
+_UNPACKED_ANYWAY = 8 * 2**20  # bytes
+_MOST_MEMBERS = 10_000  # NeMo packs a handful
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -90,7 +92,7 @@ def _plain_tar(path: Path) -> Iterator[IO[bytes]]:
         if not compressed:
             yield file
             return
-        allowed = _LARGEST_GZIP_RATIO * path.stat().st_size + _LARGEST[CONFIG_NAME]
+        allowed = _LARGEST_GZIP_RATIO * path.stat().st_size + _UNPACKED_ANYWAY
         with tempfile.TemporaryFile() as plain, gzip.open(file) as content:
             while block := content.read(2**20):
                 plain.write(block)
@@ -108,12 +110,14 @@ def _checked_members(tar: tarfile.TarFile, file: IO[bytes], path: Path) -> dict[
     length = file.seek(0, 2)
     file.seek(here)
     found: dict[str, tarfile.TarInfo] = {}
-    for member in tar:
+    for count, member in enumerate(tar):
+        if count == _MOST_MEMBERS:
+            raise CheckpointError(f"{path}: refused: it has more than {_MOST_MEMBERS} members")
         parts = PurePosixPath(member.name).parts  # without the `./` that NeMo writes
         name = parts[-1] if parts else ""
         outside = name in _LARGEST and (parts[0] == "/" or ".." in parts)
         if member.size < 0 or outside:
-            raise CheckpointError(f"{path}: refused: member {member.name!r} is not inside the archive")
+            raise CheckpointError(f"{path}: refused: member {one_line(repr(member.name))} is not inside the archive")
         if parts != (name,) or name not in _LARGEST:
             continue
         if name in found:

@@ -15,12 +15,13 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nest_ssl.errors import CheckpointError
+from nest_ssl.checkpoint.inspection import DEEPEST, Refused, refuse_sprawl
+from nest_ssl.errors import CheckpointError, one_line
 from nest_ssl.targets import TARGETS
 
-LARGEST_CONFIG = 8 * 2**20  # bytes
-_DEEPEST = 50
+LARGEST_CONFIG = 2**20  # bytes; NEST has 10 kB, with lists of manifests more; the parser reads 50 kB a second
 _MOST_VALUES = 10_000  # once references are followed, where there are any; long text counts as several
+_MOST_STORED = 100_000  # of a configuration that is stored as values, not as text
 _MOST_COPIES = 64  # that text with several references can make of one value
 _REFERENCE = re.compile(r"\$\{[\w.\[\]-]+\}")  # to another key; `${oc.env:HOME}` and its like call a resolver
 
@@ -32,9 +33,9 @@ _NEMO_TARGET = {name: path for path, name in reversed(TARGETS.items()) if path.s
 
 def parse_config(content: bytes | str, path: Path) -> DictConfig:
     """The `model` node of YAML found in `path`; references between keys stay references."""
-    text = content.decode("utf-8") if isinstance(content, bytes) else content
-    if len(text) > LARGEST_CONFIG:
+    if len(content) > LARGEST_CONFIG:
         raise CheckpointError(f"{path}: refused: its configuration is longer than {LARGEST_CONFIG} bytes")
+    text = content.decode("utf-8") if isinstance(content, bytes) else content
     _refuse_yaml_bombs(text, path)
     config = OmegaConf.create(text)
     if not isinstance(config, DictConfig):
@@ -46,6 +47,10 @@ def parse_config(content: bytes | str, path: Path) -> DictConfig:
 
 def config_of_values(values: Any, path: Path) -> DictConfig:
     """The same for settings that are not text but Python's own containers, under the same rules."""
+    try:
+        refuse_sprawl(values, _MOST_STORED)
+    except Refused as error:
+        raise CheckpointError(f"{path}: refused: its configuration: {error}") from error
     return parse_config(yaml.safe_dump(values, sort_keys=False, allow_unicode=True), path)
 
 
@@ -59,14 +64,14 @@ def resolved(config: DictConfig, path: Path | str) -> DictConfig:
     """A copy in which every reference is replaced by what it stands for."""
     try:
         if "${" in OmegaConf.to_yaml(config):  # hardly ever: NeMo and we save configurations resolved
-            _refuse_growth(config, path)
+            refuse_growth(config, path)
         plain: Any = OmegaConf.to_container(config, resolve=True)
     except (OmegaConfBaseException, RecursionError) as error:
-        reason = str(error).splitlines()[0]
+        reason = one_line(str(error).splitlines()[0])
         raise CheckpointError(f"{path}: its configuration cannot be resolved: {reason}") from error
     for text in _texts(plain):
         if "${" in text:  # put together from pieces, to be evaluated at the next occasion
-            raise CheckpointError(f"{path}: refused: its configuration asks to evaluate {text!r}")
+            raise CheckpointError(f"{path}: refused: its configuration asks to evaluate {one_line(repr(text))}")
     return OmegaConf.create(plain)
 
 
@@ -75,7 +80,7 @@ def refuse_evaluation(whole: Any, path: Path | str) -> None:
     texts = [text for text in _texts(whole) if "${" in text]
     for text in texts:
         if "${" in _REFERENCE.sub(" ", text):
-            raise CheckpointError(f"{path}: refused: its configuration asks to evaluate {text!r}")
+            raise CheckpointError(f"{path}: refused: its configuration asks to evaluate {one_line(repr(text))}")
     if math.prod(text.count("${") for text in texts) > _MOST_COPIES:  # each may repeat what the others repeat
         raise CheckpointError(f"{path}: refused: its configuration puts too many references into text")
 
@@ -94,11 +99,11 @@ def _refuse_yaml_bombs(text: str, path: Path) -> None:
         if isinstance(event, yaml.AliasEvent):
             raise CheckpointError(f"{path}: refused: its configuration uses YAML aliases")
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise CheckpointError(f"{path}: refused: its configuration is nested more than {_DEEPEST} deep")
+        if depth > DEEPEST:
+            raise CheckpointError(f"{path}: refused: its configuration is nested more than {DEEPEST} deep")
 
 
-def _refuse_growth(config: DictConfig, path: Path | str) -> None:
+def refuse_growth(config: DictConfig, path: Path | str, most: int = _MOST_VALUES) -> None:
     """References to tables that hold references double at every step; count what they make before making it."""
     values = 0
     waiting: list[DictConfig | ListConfig] = [config]
@@ -106,8 +111,8 @@ def _refuse_growth(config: DictConfig, path: Path | str) -> None:
         node = waiting.pop()
         for value in _values(node):
             values += 1 + (len(value) // 100 if isinstance(value, str) else 0)
-            if values > _MOST_VALUES:
-                raise CheckpointError(f"{path}: refused: its configuration unfolds to more than {_MOST_VALUES} values")
+            if values > most:
+                raise CheckpointError(f"{path}: refused: its configuration unfolds to more than {most} values")
             if isinstance(value, DictConfig | ListConfig):
                 waiting.append(value)
 

@@ -13,7 +13,7 @@ from nest_ssl.checkpoint.config import NEMO_CLASS, resolved
 from nest_ssl.checkpoint.lightning import load_lightning_model
 from nest_ssl.checkpoint.safetensors import load_safetensors, load_safetensors_config, write_safetensors
 from nest_ssl.checkpoint.saved_model import SavedModel
-from nest_ssl.errors import CheckpointError
+from nest_ssl.errors import CheckpointError, one_line
 
 READERS: dict[str, Callable[[Path], SavedModel]] = {
     ".nemo": load_nemo,
@@ -68,4 +68,6 @@ def refuse_other_class(config: DictConfig, origin: Path | str) -> None:
     plain: Any = OmegaConf.to_container(config, resolve=False)
     target = plain.get("target", NEMO_CLASS)
     if target != NEMO_CLASS:
-        raise CheckpointError(f"{origin}: holds a {target}; only {NEMO_CLASS.rpartition('.')[2]} can be restored here")
+        raise CheckpointError(
+            f"{origin}: holds a {one_line(target)}; only {NEMO_CLASS.rpartition('.')[2]} can be restored here"
+        )

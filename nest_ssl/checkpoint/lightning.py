@@ -47,7 +47,7 @@ def load_lightning_checkpoint(path: Path | str) -> dict[str, Any]:
     path = Path(path)
     with reading(path, "a Lightning checkpoint"):
         with nemo_checkpoint_types():
-            checkpoint = load_tensors(path)
+            checkpoint = load_tensors(path, [name for _, name in _STAND_INS])
         if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
             raise CheckpointError(f"{path}: not a Lightning checkpoint: it has no state_dict")
         checkpoint["state_dict"] = checked_state_dict(checkpoint["state_dict"], path)

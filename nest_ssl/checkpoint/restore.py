@@ -9,20 +9,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from lightning.pytorch import Trainer
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
-from nest_ssl.checkpoint.config import parse_config, refuse_evaluation
+from nest_ssl.checkpoint.config import LARGEST_CONFIG, parse_config, refuse_evaluation
 from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_class, usable_config, write_model
 from nest_ssl.checkpoint.safe_load import reading, refuse_other_shapes
 from nest_ssl.checkpoint.saved_model import SavedModel
-from nest_ssl.errors import CheckpointError, ConfigError
+from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.models.parts import MODEL_KEYS
+from nest_ssl.models.size import check_size
 
 if TYPE_CHECKING:
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _log = logging.getLogger(__name__)
+# A model in half precision, its positions and the tables on the way to its filters, none of which the file holds.
+_LARGER_THAN_WEIGHTS = 4
+_SMALL_MODEL = 256 * 2**20  # bytes
 Override = Path | str | DictConfig | None
 Model = TypeVar("Model", bound="EncDecDenoiseMaskedTokenPredModel")
 
@@ -55,15 +59,36 @@ def restore_model(
     saved = read_model(path)
     config = _chosen_config(saved.config, path, override)
     try:
+        if strict:
+            refuse_larger_model(config, saved.state_dict)
         model = model_class(cfg=config, trainer=trainer)
     except ConfigError as error:
         raise CheckpointError(f"{_origin(path, override)}: {error}") from error
     except Exception as error:  # values that nobody would write can raise anything
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(f"{_origin(path, override)}: no model can be built from it: {reason}") from error
+        origin = _origin(path, override)
+        raise CheckpointError(f"{origin}: no model can be built from it: {one_line(error)}") from error
     _load_weights(model, saved.state_dict, strict, path)
     _log.info("restored %s from %s", model_class.__name__, path)
     return model.to(map_location or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
+def restore_for_use(
+    path: Path | str, map_location: torch.device | str | None = None
+) -> EncDecDenoiseMaskedTokenPredModel:
+    """The model in a file, to be listened to: in evaluation mode, not compiled, which every new length would repeat."""
+    from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+
+    config = restore_config(path)
+    with open_dict(config):
+        config.compile = False
+    return restore_model(EncDecDenoiseMaskedTokenPredModel, path, config, map_location).eval()
+
+
+def refuse_larger_model(config: DictConfig, weights: Mapping[str, Tensor]) -> None:
+    """Refuse a configuration whose model is by far larger than the weights that come with it."""
+    held = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    check_size(settings, "model", _LARGER_THAN_WEIGHTS * held + _SMALL_MODEL, "its weights are for one of at most")
 
 
 def pretrained_file(name: Path | str) -> Path:
@@ -83,7 +108,7 @@ def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictCo
     # NeMo ignores what it does not know in the `model` node, so that archives of other versions have such keys.
     unknown = [str(key) for key in stored if key not in MODEL_KEYS]
     if unknown:
-        _log.warning("%s: ignored settings that the model does not have: %s", path, ", ".join(unknown))
+        _log.warning("%s: ignored settings that the model does not have: %s", path, one_line(", ".join(unknown)))
     return OmegaConf.masked_copy(stored, [key for key in stored if key in MODEL_KEYS])
 
 
@@ -95,8 +120,8 @@ def _override_config(override: Path | str | DictConfig) -> DictConfig:
         model = override.get("model", override)
         return model if isinstance(model, DictConfig) else override
     path = Path(override).expanduser()
-    with reading(path, "a configuration"):
-        return parse_config(path.read_bytes(), path)
+    with reading(path, "a configuration"), path.open("rb") as file:
+        return parse_config(file.read(LARGEST_CONFIG + 1), path)
 
 
 def _origin(path: Path, override: Override) -> Path | str:
@@ -120,4 +145,4 @@ def _load_weights(model: Any, weights: Mapping[str, Tensor], strict: bool, path:
 def _refuse_names(names: list[str], why: str, path: Path) -> None:
     if names:
         others = f" (nor are {len(names) - 1} others)" if len(names) > 1 else ""
-        raise CheckpointError(f"{path}: {names[0]} {why}{others}; strict=False loads what both have")
+        raise CheckpointError(f"{path}: {one_line(names[0])} {why}{others}; strict=False loads what both have")

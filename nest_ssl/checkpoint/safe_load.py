@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from nest_ssl.errors import CheckpointError
+from nest_ssl.checkpoint.inspection import Refused, inspect_torch_file
+from nest_ssl.errors import CheckpointError, one_line
 
 
 @contextlib.contextmanager
@@ -23,19 +23,24 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
+    except Refused as error:
+        raise CheckpointError(f"{path}: refused: {one_line(error)}") from error
     except Exception as error:  # bytes that are damaged on purpose can raise anything
-        foreign = re.search(r"GLOBAL (\S+)", str(error))
-        if foreign:
-            raise CheckpointError(
-                f"{path}: refused: it holds {foreign[1]}; only tensors and plain values are loaded"
-            ) from error
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise CheckpointError(f"{path}: damaged, or not {kind}: {reason}") from error
+        raise CheckpointError(f"{path}: damaged, or not {kind}: {one_line(error)}") from error
 
 
-def load_tensors(source: Path | IO[bytes]) -> Any:
-    """What `torch.save` wrote, on the CPU, restricted to tensors and plain values."""
-    return torch.load(source, map_location="cpu", weights_only=True)
+def load_tensors(source: Path | IO[bytes], more_names: Collection[str] = (), mmap: bool = False) -> Any:
+    """What `torch.save` wrote, on the CPU, restricted to tensors and plain values; in place with `mmap`.
+
+    The file is looked over first; then torch, which knows nothing but these and `more_names` either, loads it.
+    """
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            inspect_torch_file(file, more_names)
+    else:
+        inspect_torch_file(source, more_names)
+        source.seek(0)
+    return torch.load(source, map_location="cpu", weights_only=True, mmap=mmap)
 
 
 def checked_state_dict(value: Any, path: Path) -> dict[str, Tensor]:

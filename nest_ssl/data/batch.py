@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from nest_ssl.data.problems import Problem
+
 
 @dataclass(kw_only=True)
 class AudioNoiseItem:
@@ -19,7 +21,7 @@ class AudioNoiseItem:
     audio_len: Tensor
     noise: Tensor
     noise_len: Tensor
-    skipped: int = 0  # files that could not be read and in whose place this one stands
+    problems: tuple[Problem, ...] = ()  # of the audio that was read for it, in whose place it may stand
 
 
 @dataclass(kw_only=True)
@@ -33,7 +35,12 @@ class AudioNoiseBatch:
     noise_len: Tensor
     noisy_audio: Tensor = field(default_factory=lambda: torch.empty(0))
     noisy_audio_len: Tensor = field(default_factory=lambda: torch.empty(0))
-    skipped: int = 0  # audio files replaced in this batch because they could not be read
+    problems: tuple[Problem, ...] = ()  # of all audio that was read for it
+
+    @property
+    def skipped(self) -> int:
+        """How many utterances others stand in for."""
+        return sum(problem.outcome == "skipped" for problem in self.problems)
 
     def pin_memory(self) -> AudioNoiseBatch:
         """Called by the DataLoader: copies to a GPU can then run beside computation."""
@@ -59,7 +66,7 @@ def collate_audio_noise(items: Sequence[AudioNoiseItem], batch_augmentor: BatchA
         noise=_fill(noise, [item.noise for item in items]),
         noise_len=torch.stack([item.noise_len for item in items]),
         noisy_audio=noisy_audio,
-        skipped=sum(item.skipped for item in items),
+        problems=tuple(problem for item in items for problem in item.problems),
     )
     if batch_augmentor is not None:
         return batch_augmentor(batch)

@@ -62,12 +62,12 @@ class CheckedNode:
             raise self.wrong(name, f"one of {', '.join(options)}{nearest(str(value), options)}")
         return value
 
-    def paths(self, name: str) -> list[str]:
+    def paths(self, name: str, kind: str = "a JSON-lines manifest") -> list[str]:
         """One path or more: a string, several in a string separated by commas, or a list."""
         value = self.config.get(name)
         paths = split_paths(value) if value is not None and _is_path_list(value) else []
         if not paths or "???" in paths:
-            raise self.wrong(name, "the path of a JSON-lines manifest, or a list of paths")
+            raise self.wrong(name, f"the path of {kind}, or a list of paths")
         return paths
 
 

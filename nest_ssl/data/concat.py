@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import cycle, repeat
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.random_states import numpy_state, set_numpy_state
+from nest_ssl.data.stream import Place, Stream, this_worker
 
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
 SAMPLING_TECHNIQUES: tuple[str, ...] = get_args(SamplingTechnique)
 
 
-class ConcatDataset(IterableDataset[AudioNoiseItem]):
+class ConcatDataset(Stream):
     """An endless supply from each dataset, drawn in turn (`round-robin`), by given probabilities (`random`), or by
     size raised to 1/temperature (`temperature`); an epoch has as many items as the datasets together, times the scale.
 
@@ -41,12 +41,16 @@ class ConcatDataset(IterableDataset[AudioNoiseItem]):
         self.datasets = datasets
         self.sampling_technique = sampling_technique
         self.sampling_temperature = sampling_temperature
-        self.sampling_probabilities = sampling_probabilities or [1 / len(datasets)] * len(datasets)
+        self.sampling_probabilities = sampling_probabilities
         self.shuffle = shuffle
         self.seed = seed
         self.global_rank = global_rank
         self.world_size = world_size
         self.length = int(sum(len(dataset) // world_size for dataset in datasets) * sampling_scale)
+        self._start: Place | None = None  # of the next iteration
+        self._remaining = 0  # items of the latest one
+        self._choices = Choices(len(datasets), None, 0)
+        self._supplies: list[_Supply] = []
 
     def __len__(self) -> int:
         return self.length
@@ -56,20 +60,45 @@ class ConcatDataset(IterableDataset[AudioNoiseItem]):
         return self.datasets[0].collate_fn(items)
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        worker = get_worker_info()
-        worker_id, num_workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        shares = [self._share(len(dataset), worker_id, num_workers) for dataset in self.datasets]
-        remaining = len(range(worker_id, self.length, num_workers))
-        supplies = [self._supply(share) for share in shares]
-        for choice in self._choices([len(share) for share in shares]):
-            if remaining == 0:
-                return
-            index = next(supplies[choice], None)
+        worker, workers = this_worker()
+        shares = [self._share(len(dataset), worker, workers) for dataset in self.datasets]
+        sizes = [len(share) for share in shares]
+        if not any(sizes):
+            return
+        how = (self.sampling_technique, sizes, self.sampling_temperature, self.sampling_probabilities)
+        probabilities = choice_probabilities(*how)
+        if probabilities is not None and not np.dot(sizes, probabilities):  # nothing that can be chosen
+            return
+        start, self._start = self._start, None
+        if start is None:
+            self._remaining = len(range(worker, self.length, workers))
+            self._choices = Choices(len(shares), probabilities, seed_of_choices(self.seed))
+            self._supplies = [_Supply(share, self.shuffle) for share in shares]
+        else:
+            self._remaining = start["remaining"]
+            self._choices = Choices(len(shares), probabilities, *start["choices"])
+            self._supplies = [
+                _Supply(share, self.shuffle, at) for share, at in zip(shares, start["supplies"], strict=True)
+            ]
+        while self._remaining:
+            choice = self._choices.next()
+            index = self._supplies[choice].next()
             if index is None:  # exhausted: start over, at this dataset's next turn
-                supplies[choice] = self._supply(shares[choice])
+                self._supplies[choice] = _Supply(shares[choice], self.shuffle)
             else:
-                yield self.datasets[choice][index]
-                remaining -= 1
+                item = self.datasets[choice][index]
+                self._remaining -= 1
+                yield item
+
+    def place(self) -> Place:
+        return {
+            "remaining": self._remaining,
+            "choices": self._choices.place(),
+            "supplies": [supply.place() for supply in self._supplies],
+        }
+
+    def start_from(self, place: Place) -> None:
+        self._start = place
 
     def _share(self, size: int, worker_id: int, num_workers: int) -> range:
         """The indices of one dataset that this worker of this rank reads; the last rank takes what is left over."""
@@ -77,28 +106,73 @@ class ConcatDataset(IterableDataset[AudioNoiseItem]):
         end = size if self.global_rank == self.world_size - 1 else start + size // self.world_size
         return range(start + worker_id, end, num_workers)
 
-    def _supply(self, share: range) -> Iterator[int]:
-        """One pass over a share; the order is drawn now, from NumPy's global generator."""
-        order = np.arange(len(share))
-        if self.shuffle:
-            np.random.shuffle(order)  # noqa: NPY002 - NeMo's stream
-        return (share[position] for position in order)
 
-    def _choices(self, sizes: Sequence[int]) -> Iterator[int]:
-        """Which dataset is next, without end; nothing at all if no dataset that can be chosen has items."""
-        if not any(sizes):
-            return iter(())
-        if self.sampling_technique == "round-robin":
-            return cycle(range(len(sizes)))
-        probabilities = self._probabilities(sizes)
-        if np.dot(probabilities, sizes) == 0:
-            return iter(())
-        generator = np.random.RandomState(torch.initial_seed() % 2**32 if self.seed is None else self.seed)
-        numbers = np.arange(len(sizes))
-        return (generator.choice(numbers, p=probabilities) for _ in repeat(None))
+def choice_probabilities(
+    technique: SamplingTechnique, sizes: Sequence[int], temperature: float, given: Sequence[float] | None
+) -> np.ndarray | None:
+    """Of each of several sets to be chosen; None: they take turns."""
+    if technique == "round-robin":
+        return None
+    if technique == "random":
+        return np.array(given or [1 / len(sizes)] * len(sizes))
+    weights = np.power(np.array(sizes) / np.sum(sizes), 1 / temperature)
+    return weights / np.sum(weights)
 
-    def _probabilities(self, sizes: Sequence[int]) -> np.ndarray:
-        if self.sampling_technique == "random":
-            return np.array(self.sampling_probabilities)
-        weights = np.power(np.array(sizes) / np.sum(sizes), 1 / self.sampling_temperature)
-        return weights / np.sum(weights)
+
+class Choices:
+    """Which set is next: in turn or, with probabilities, drawn from a generator of its own.
+
+    Its place is the seed and how many choices were made: each takes one number of the generator.
+    """
+
+    def __init__(self, count: int, probabilities: np.ndarray | None, seed: int, made: int = 0) -> None:
+        self.count = count
+        self.probabilities = probabilities
+        self.seed = seed
+        self.made = made
+        self.generator = np.random.RandomState(seed)
+        self.generator.random_sample(made)
+
+    def next(self) -> int:
+        self.made += 1
+        if self.probabilities is None:
+            return (self.made - 1) % self.count
+        return int(self.generator.choice(self.count, p=self.probabilities))
+
+    def place(self) -> list[int]:
+        return [self.seed, self.made]
+
+
+def seed_of_choices(seed: int | None) -> int:
+    """The given one, or one that follows the run's, so that a run can be repeated."""
+    return torch.initial_seed() % 2**32 if seed is None else seed
+
+
+class _Supply:
+    """One pass over a share, in an order that is drawn from NumPy's global generator when it is made.
+
+    `place` is another supply's: its order, drawn once more from the state that it was drawn from, and what is left.
+    """
+
+    def __init__(self, share: range, shuffle: bool, place: Sequence[Any] | None = None) -> None:
+        self.share = share
+        self.used: int
+        self.drawn_from: Sequence[Any]
+        self.used, self.drawn_from = (0, numpy_state()) if place is None else place
+        self.order = np.arange(len(share))
+        if shuffle and place is None:
+            np.random.shuffle(self.order)  # noqa: NPY002 - NeMo's stream
+        elif shuffle:
+            generator = np.random.RandomState()
+            set_numpy_state(self.drawn_from, generator)
+            generator.shuffle(self.order)
+
+    def next(self) -> int | None:
+        """An index of the dataset; None when all have been used."""
+        if self.used == len(self.order):
+            return None
+        self.used += 1
+        return self.share[self.order[self.used - 1]]
+
+    def place(self) -> list[Any]:
+        return [self.used, self.drawn_from]

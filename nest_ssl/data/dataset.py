@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,28 +12,29 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from nest_ssl.audio import AudioSegment, ChannelSelector
+from nest_ssl.audio import AudioFile, ChannelSelector
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.manifest import Seconds, load_manifest
 from nest_ssl.data.noise import Numerics, load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
+from nest_ssl.data.problems import Problem, broken, read_entry, with_line
 from nest_ssl.errors import AudioError, ManifestError
-
-log = logging.getLogger(__name__)
 
 MOST_SKIPPED_IN_A_ROW = 100  # more than this is not a few bad files but a wrong folder
 
 PadMode = Literal["repeat", "zero"]
 UnreadablePolicy = Literal["skip", "stop"]
+SuspiciousPolicy = Literal["use", "skip", "stop"]
 
 
 class AudioNoiseDataset(Dataset[AudioNoiseItem]):
     """Utterances of one or more manifests, with random noise of the same length from the noise manifests.
 
-    `unreadable_audio` says what a file that cannot be read, is empty, or holds NaN means: `skip` takes the next
-    readable utterance in its place, warns and counts it; `stop` raises. (NeMo stops at a broken file and trains on
-    silence in place of an empty one.) `numerics` says which noise is read again: see `load_noise_audio`. `key` is the
-    configuration node the arguments come from, for the errors.
+    `unreadable_audio` says what a file that cannot be read, is empty, holds NaN or too many channels means: `skip`
+    takes the next usable utterance in its place, `stop` raises. (NeMo stops at a broken file and trains on silence in
+    place of an empty one.) `suspicious_audio` says the same of a file that is silent or not as long as the manifest
+    says; `use` is what NeMo does. Whatever is wrong travels with the item, see `problems.py`. `numerics` says which
+    noise is read again: see `load_noise_audio`. `key` is the configuration node the arguments come from, for errors.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         int_values: bool = False,
         channel_selector: ChannelSelector = None,
         unreadable_audio: UnreadablePolicy = "skip",
+        suspicious_audio: SuspiciousPolicy = "use",
         numerics: Numerics = "exact",
         key: str = "",
     ) -> None:
@@ -70,60 +72,74 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         self.int_values = int_values
         self.channel_selector = channel_selector
         self.unreadable_audio = unreadable_audio
+        self.suspicious_audio = suspicious_audio
         self.numerics = numerics
 
     def __len__(self) -> int:
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> AudioNoiseItem:
-        audio, index, skipped = self._readable_audio(int(index))
+        audio, index, problems = self._usable_audio(int(index))
+        return self.item(index, audio, problems)
+
+    def item(self, index: int, audio: Tensor, problems: list[Problem]) -> AudioNoiseItem:
+        """An utterance of the manifest, made long enough, with noise drawn for it."""
         audio = pad_audio(audio, self.min_audio_len, self.pad_audio_mode)
-        noise, noise_len = sample_noise(self.noise_data, self.sample_rate, len(audio), numerics=self.numerics)
+        noise, noise_len = sample_noise(
+            self.noise_data, self.sample_rate, len(audio), numerics=self.numerics, problems=problems
+        )
         return AudioNoiseItem(
             sample_id=str(index),
             audio=audio,
             audio_len=torch.tensor(len(audio)),
             noise=noise,
             noise_len=noise_len,
-            skipped=skipped,
+            problems=tuple(problems),
         )
 
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
         """A batch of items, mixed with noise."""
         return collate_audio_noise(items, self.batch_augmentor)
 
-    def _readable_audio(self, index: int) -> tuple[Tensor, int, int]:
-        """The audio at `index` or, if it cannot be read, after it; which index that was; how many were skipped."""
-        for skipped in range(min(MOST_SKIPPED_IN_A_ROW, len(self))):
-            try:
-                return self._read(index), index, skipped
-            except AudioError as error:
-                if self.unreadable_audio == "stop":
-                    raise
-                log.warning("skipped %s", error)
-                index = (index + 1) % len(self)
-                last_error = error
-        raise AudioError(f"{last_error}; neither could the files before it be read, giving up")
+    def read(self, index: int, problems: list[Problem], file: AudioFile | None = None) -> Tensor | None:
+        """The audio of an entry, or None for one to be skipped; what is wrong with it is added to `problems`.
 
-    def _read(self, index: int) -> Tensor:
+        `file` stands for the one that the manifest names, where that is not on the disk by itself.
+        """
         entry = self.manifest[index]
+        if file is not None:
+            entry = replace(entry, audio_file=file.path)
         try:
-            samples = AudioSegment.from_file(
-                entry.audio_file,
+            samples, suspicions = read_entry(
+                entry,
                 target_sr=self.sample_rate,
                 int_values=self.int_values,
-                offset=entry.offset,
-                duration=entry.duration,
                 trim=self.trim,
                 channel_selector=self.channel_selector,
-            ).samples
+                file=file,
+            )
         except AudioError as error:
-            raise AudioError(f"{error} ({entry.line})") from error
-        if len(samples) == 0:
-            raise AudioError(f"{entry.audio_file}: has no samples at offset {entry.offset} s ({entry.line})")
-        if samples.ndim > 1:
-            raise AudioError(f"{entry.audio_file}: `channel_selector` must leave one channel ({entry.line})")
+            if self.unreadable_audio == "stop":
+                raise with_line(error, entry) from error
+            problems.append(broken(entry, error, "skipped"))
+            return None
+        if suspicions and self.suspicious_audio == "stop":
+            raise AudioError(suspicions[0].message, suspicions[0].kind)
+        if suspicions and self.suspicious_audio == "skip":
+            problems.append(suspicions[0]._replace(outcome="skipped"))  # the first will do: an utterance counts once
+            return None
+        problems.extend(suspicions)
         return torch.from_numpy(samples)
+
+    def _usable_audio(self, index: int) -> tuple[Tensor, int, list[Problem]]:
+        """The audio at `index` or, if it is skipped, after it; which index that was; what was wrong on the way."""
+        problems: list[Problem] = []
+        for _ in range(min(MOST_SKIPPED_IN_A_ROW, len(self))):
+            audio = self.read(index, problems)
+            if audio is not None:
+                return audio, index, problems
+            index = (index + 1) % len(self)
+        raise AudioError(f"{problems[-1].message}; neither could the files before it be used, giving up")
 
 
 def pad_audio(audio: Tensor, min_len: int, pad_audio_mode: PadMode) -> Tensor:

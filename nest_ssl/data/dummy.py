@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import wave
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -125,3 +126,9 @@ def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_bytes(content)
     temporary.replace(path)
+
+
+def show_progress(done: int, total: int) -> None:
+    """One line, rewritten; where nobody watches, only its last state."""
+    if sys.stderr.isatty() or done == total:
+        print(f"\rmaking audio: {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

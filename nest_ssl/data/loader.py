@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import multiprocessing
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,9 +19,12 @@ from nest_ssl.data.buckets import DurationBatches, ItemLists
 from nest_ssl.data.checks import CheckedNode
 from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.lhotse_data import build_lhotse_loader
 from nest_ssl.data.noise import Numerics
 from nest_ssl.data.paths import split_paths
+from nest_ssl.data.random_states import seed_of_run
 from nest_ssl.data.resumable import ResumableLoader
+from nest_ssl.data.tarred_loader import build_tarred_loader
 from nest_ssl.errors import ConfigError, ManifestError, nearest
 from nest_ssl.targets import instantiate
 
@@ -30,27 +32,27 @@ log = logging.getLogger(__name__)
 
 _USED_KEYS = {
     *("manifest_filepath", "noise_manifest", "sample_rate", "min_duration", "max_duration"),
-    *("trim_silence", "int_values", "channel_selector", "min_audio_len_secs", "pad_audio_mode", "unreadable_audio"),
+    *("trim_silence", "int_values", "channel_selector", "min_audio_len_secs", "pad_audio_mode"),
+    *("unreadable_audio", "suspicious_audio"),
     *("batch_size", "shuffle", "drop_last", "batch_augmentor"),
     *("batch_duration", "num_buckets", "bucket_duration_bins", "quadratic_duration"),
     *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
     *("is_concat", "concat_sampling_technique", "concat_sampling_temperature", "concat_sampling_scale"),
-    *("concat_sampling_probabilities", "concat_sampling_seed", "concat_shuffle"),
-}
-# NeMo's files have these; without tar files, transcripts or deferred set-up they change nothing
-_UNUSED_KEYS = {
-    *("use_start_end_token", "labels", "defer_setup", "val_dl_idx", "name"),
-    *("shuffle_n", "tarred_audio_filepaths", "tarred_shard_strategy"),
+    *("concat_sampling_probabilities", "concat_sampling_seed", "concat_shuffle", "use_lhotse"),
+    *("is_tarred", "tarred_audio_filepaths", "tarred_shard_strategy", "shuffle_n"),
     *("bucketing_strategy", "bucketing_batch_size", "bucketing_weights"),
 }
-_UNSUPPORTED_KEYS = {
-    "is_tarred": "use a plain JSON-lines manifest",
-    "use_lhotse": "`batch_duration` makes such batches of a plain JSON-lines manifest",
+# NeMo's files have these; without transcripts or deferred set-up they change nothing, and a path says itself whether
+# manifests are sharded
+_UNUSED_KEYS = {
+    *("use_start_end_token", "labels", "defer_setup", "val_dl_idx", "name", "shard_manifests"),
+}
+UNSUPPORTED_KEYS = {
     "use_dali": "use a plain JSON-lines manifest",
     "augmentor": "use `batch_augmentor`",
 }
 _BUCKET_KEYS = ("num_buckets", "bucket_duration_bins", "quadratic_duration")
-DATASET_KEYS = frozenset(_USED_KEYS | _UNUSED_KEYS | _UNSUPPORTED_KEYS.keys())
+DATASET_KEYS = frozenset(_USED_KEYS | _UNUSED_KEYS | UNSUPPORTED_KEYS.keys())
 
 
 def build_dataloader(
@@ -61,11 +63,25 @@ def build_dataloader(
     There is no `worker_init_fn`: torch itself seeds `random`, NumPy and torch in every worker from the run's seed,
     and those are the streams that NeMo draws from.
     """
-    _refuse_keys(config, key)
     node = CheckedNode(config, key)
     options = _loader_options(node, numerics)
+    if node.flag("use_lhotse", default=False):
+        return build_lhotse_loader(
+            *(node, global_rank, world_size, numerics), batch_augmentor=_batch_augmentor(node), options=options
+        )
+    _refuse_keys(config, key)
     if node.config.get("batch_duration") is not None:
         return _duration_loader(node, global_rank, world_size, numerics, options)
+    if node.flag("is_tarred", default=False):
+        augmentor = _batch_augmentor(node)
+        return build_tarred_loader(
+            node,
+            make=lambda manifests: _dataset(node, manifests, augmentor, numerics),
+            concat_options=lambda count: _concat_options(node, count),
+            options=options,
+            global_rank=global_rank,
+            world_size=world_size,
+        )
     batch_size = node.whole("batch_size", least=1)
     shuffle = node.flag("shuffle", default=key.endswith("train_ds"))
     drop_last = node.flag("drop_last", default=False)
@@ -116,7 +132,7 @@ def _duration_loader(
     node: CheckedNode, global_rank: int, world_size: int, numerics: Numerics, options: Mapping[str, Any]
 ) -> DataLoader[Any]:
     """Batches of at most `batch_duration` seconds, padding included."""
-    for name in ("batch_size", "is_concat"):
+    for name in ("batch_size", "is_concat", "is_tarred"):
         if node.config.get(name):
             expected = f"nothing beside {node.key}.batch_duration, which makes the batches; set {name}=null"
             raise node.wrong(name, expected)
@@ -134,7 +150,7 @@ def _duration_loader(
             quadratic_duration=node.number("quadratic_duration", default=None),
             shuffle=node.flag("shuffle", default=node.key.endswith("train_ds")),
             drop_last=node.flag("drop_last", default=False),
-            seed=_seed_of_run(),
+            seed=seed_of_run(),
             rank=global_rank,
             num_replicas=world_size,
         )
@@ -149,17 +165,12 @@ def _duration_loader(
     )
 
 
-def _seed_of_run() -> int:
-    """The same on every rank, as Lightning's own samplers have it: what `seed_everything` was given, else 0."""
-    return int(os.environ.get("PL_GLOBAL_SEED", 0))
-
-
 def _refuse_keys(config: Mapping[str, Any], key: str) -> None:
     for name, value in config.items():
         if name not in DATASET_KEYS:
             raise ConfigError(f"{key}.{name}: no such option{nearest(name, DATASET_KEYS)}")
-        if name in _UNSUPPORTED_KEYS and value:
-            raise ConfigError(f"{key}.{name}: not supported in this version; {_UNSUPPORTED_KEYS[name]}")
+        if name in UNSUPPORTED_KEYS and value:
+            raise ConfigError(f"{key}.{name}: not supported in this version; {UNSUPPORTED_KEYS[name]}")
         if name in _BUCKET_KEYS and value is not None and config.get("batch_duration") is None:
             raise ConfigError(f"{key}.{name}: is {value!r}, but only has a meaning with {key}.batch_duration")
 
@@ -184,6 +195,7 @@ def _dataset(
         int_values=node.flag("int_values", default=False),
         channel_selector=_channel_selector(node),
         unreadable_audio=node.choice("unreadable_audio", ("skip", "stop"), default="skip"),
+        suspicious_audio=node.choice("suspicious_audio", ("use", "skip", "stop"), default="use"),
         numerics=numerics,
         key=node.key,
     )
@@ -201,15 +213,22 @@ def _concat_dataset(node: CheckedNode, global_rank: int, world_size: int, numeri
     datasets = [_dataset(node, split_paths(entry), augmentor, numerics) for entry in entries]
     return ConcatDataset(
         datasets,
-        sampling_technique=node.choice("concat_sampling_technique", SAMPLING_TECHNIQUES, default="round-robin"),
-        sampling_temperature=node.number("concat_sampling_temperature", default=5),
-        sampling_scale=node.number("concat_sampling_scale", default=1),
-        sampling_probabilities=_probabilities(node, len(datasets)),
+        **_concat_options(node, len(datasets)),
         shuffle=node.flag("concat_shuffle", default=True),
-        seed=node.whole("concat_sampling_seed", least=0, default=None),
         global_rank=global_rank,
         world_size=world_size,
     )
+
+
+def _concat_options(node: CheckedNode, count: int) -> dict[str, Any]:
+    """How to sample from so many sets."""
+    return {
+        "sampling_technique": node.choice("concat_sampling_technique", SAMPLING_TECHNIQUES, default="round-robin"),
+        "sampling_temperature": node.number("concat_sampling_temperature", default=5),
+        "sampling_scale": node.number("concat_sampling_scale", default=1),
+        "sampling_probabilities": _probabilities(node, count),
+        "seed": node.whole("concat_sampling_seed", least=0, default=None),
+    }
 
 
 def _probabilities(node: CheckedNode, count: int) -> list[float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import logging
 import math
@@ -9,21 +10,25 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from hashlib import blake2b
+from operator import itemgetter
+from reprlib import repr as short_repr
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.errors import ManifestError
 
 log = logging.getLogger(__name__)
 
 Seconds = float
-_LINES_AT_ONCE = 1000
+_BYTES_AT_ONCE = 2**16
 _BETWEEN_CHANNEL_FILES = "\0"  # an entry may name several files, one for each channel
+_END_OF_LINE = "\n"
+_NUMBERS = ("duration", "offset", "orig_sample_rate", "shard_id")
 
 
 @dataclass(frozen=True)
@@ -34,24 +39,48 @@ class ManifestEntry:
     duration: Seconds | None
     offset: Seconds
     line: str
+    whole_file: bool = True  # no offset was given: the line is about all of the file
+
+
+class Row(NamedTuple):
+    """The fields of one line that matter here; NaN where it does not say."""
+
+    path: str
+    duration: Seconds
+    offset: Seconds
+    shard: float = math.nan  # the number of a tar file
+
+    def entry(self, file: str, number: int) -> ManifestEntry:
+        """The same as line `number` of a manifest, with its audio looked up on the disk."""
+        folder = os.path.dirname(file)  # noqa: PTH120
+        paths = [resolve_path(name, folder) for name in self.path.split(_BETWEEN_CHANNEL_FILES)]
+        whole_file = math.isnan(self.offset)
+        return ManifestEntry(
+            audio_file=paths[0] if len(paths) == 1 else paths,
+            duration=None if math.isnan(self.duration) else self.duration,
+            offset=0.0 if whole_file else self.offset,
+            line=f"{file}:{number}",
+            whole_file=whole_file,
+        )
 
 
 class Manifest(Sequence[ManifestEntry]):
     """The entries of one or more manifest files in their order.
 
-    Kept as a few flat buffers rather than as an object a line: small, quick to send to a worker process, and not
-    copied page by page when forked workers touch reference counts. Paths are looked up on the disk when an entry is
-    asked for, not a million times at the start.
+    Kept as a few flat arrays rather than as an object a line: small, shared by worker processes, and not copied page
+    by page when forked ones touch reference counts. Paths are looked up on the disk when an entry is asked for, not a
+    million times at the start.
     """
 
-    def __init__(self) -> None:
-        self.durations = array("d")  # seconds, NaN where the manifest does not say
-        self.offsets = array("d")
-        self._paths = bytearray()
-        self._path_ends = array("q", [0])
-        self._lines = array("q")
-        self._files: list[str] = []
-        self._file_ends: list[int] = []
+    def __init__(self, columns: _Columns) -> None:
+        self._durations = SharedArray(np.frombuffer(columns.durations))
+        self._offsets = SharedArray(np.frombuffer(columns.offsets))
+        self._shards = SharedArray(np.frombuffer(columns.shards))
+        self._paths = SharedArray(np.frombuffer(columns.paths, dtype=np.uint8))
+        self._path_ends = SharedArray(np.frombuffer(columns.path_ends, dtype=np.int64))
+        self._lines = SharedArray(np.frombuffer(columns.lines, dtype=np.int64))
+        self._files = columns.files
+        self._file_ends = columns.file_ends
 
     def __len__(self) -> int:
         return len(self.durations)
@@ -60,29 +89,23 @@ class Manifest(Sequence[ManifestEntry]):
         if not 0 <= index < len(self):
             raise IndexError(index)
         file = self._files[bisect_right(self._file_ends, index)]
-        folder = os.path.dirname(file)  # noqa: PTH120
-        text = self._paths[self._path_ends[index] : self._path_ends[index + 1]].decode("utf-8", "surrogatepass")
-        paths = [resolve_path(name, folder) for name in text.split(_BETWEEN_CHANNEL_FILES)]
-        duration = self.durations[index]
-        return ManifestEntry(
-            audio_file=paths[0] if len(paths) == 1 else paths,
-            duration=None if math.isnan(duration) else duration,
-            offset=self.offsets[index],
-            line=f"{file}:{self._lines[index]}",
-        )
+        row = Row(self.path(index), float(self.durations[index]), float(self._offsets.values[index]))
+        return row.entry(file, int(self._lines.values[index]))
 
-    def add(self, path: str, duration: Seconds, offset: Seconds, line_number: int) -> None:
-        """Append an entry to the file that `end_file` will name."""
-        self._paths += path.encode("utf-8", "surrogatepass")
-        self._path_ends.append(len(self._paths))
-        self.durations.append(duration)
-        self.offsets.append(offset)
-        self._lines.append(line_number)
+    def path(self, index: int) -> str:
+        """What the manifest says, without looking it up on the disk."""
+        start = self._path_ends.values[index - 1] if index else 0
+        return self._paths.values[start : self._path_ends.values[index]].tobytes().decode("utf-8", "surrogatepass")
 
-    def end_file(self, file: str) -> None:
-        """Say that everything added since the last call came from this manifest file."""
-        self._files.append(file)
-        self._file_ends.append(len(self))
+    @property
+    def durations(self) -> np.ndarray:
+        """Seconds, NaN where the manifest does not say."""
+        return self._durations.values
+
+    @property
+    def shards(self) -> np.ndarray:
+        """Numbers of tar files, NaN where the manifest does not say."""
+        return self._shards.values
 
     @property
     def hours(self) -> float:
@@ -101,83 +124,212 @@ def load_manifest(
 
     `key` is the configuration key that named the files, for the messages.
     """
-    manifest = Manifest()
     shortest = 0.0 if min_duration is None else min_duration
     longest = math.inf if max_duration is None else max_duration
+    columns = _Columns()
     too_short = too_long = 0
     for name in paths:
         file = resolve_path(name)
-        for line_number, row in _rows(file, key):
-            try:
-                path, duration, offset = _parse(row)
-            except (ValueError, OverflowError) as error:
-                raise ManifestError(f"{file}:{line_number}: {error}") from None
-            if duration < shortest:
-                too_short += 1
-            elif duration > longest:
-                too_long += 1
-            else:
-                manifest.add(path, duration, offset, line_number)
-        manifest.end_file(file)
+        for first, block in line_blocks(file, _BYTES_AT_ONCE, key):
+            rows = _parse_block(file, first, block)
+            short, long = rows.durations < shortest, rows.durations > longest
+            if short.any() or long.any():
+                too_short += np.count_nonzero(short)
+                too_long += np.count_nonzero(long)
+                rows = rows.only(~(short | long))
+            columns.extend(rows)
+        columns.end_file(file)
     where = ", ".join(paths)
     dropped = f"dropped {too_short} shorter than {shortest:g} s, {too_long} longer than {longest:g} s"
     filtered = too_short or too_long
-    if not len(manifest):
+    if not columns.lines:
         raise ManifestError(f"{key}: {where}: nothing to read: {dropped if filtered else 'has no entries'}")
+    manifest = Manifest(columns)
     log.info("%s: %d entries, %.2f hours%s", where, len(manifest), manifest.hours, f"; {dropped}" if filtered else "")
     return manifest
 
 
-def _rows(file: str, key: str) -> Iterator[tuple[int, Any]]:
-    """(line number, parsed JSON) of every line that is not blank."""
+def fingerprint(text: str) -> int:
+    """64 bits, the same in every process, which Python's own hash is not."""
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def line_blocks(file: str, size: int, key: str = "manifest_filepath") -> Iterator[tuple[int, bytes]]:
+    """Whole lines of about `size` bytes in all, with the number of the first of them, up to the end of a file."""
     try:
-        with open(file, encoding="utf-8-sig") as lines:  # noqa: PTH123
-            numbered = ((number, line) for number, line in enumerate(lines, start=1) if not line.isspace())
-            while chunk := list(islice(numbered, _LINES_AT_ONCE)):
-                yield from zip((number for number, _ in chunk), _parse_lines(file, chunk), strict=True)
+        with open(file, "rb") as content:  # noqa: PTH123
+            number = 1
+            while block := content.read(size):
+                block += content.readline()
+                yield number, block
+                number += len(block.splitlines()) if b"\r" in block else block.count(b"\n")
     except FileNotFoundError:
         raise ManifestError(f"{key}: {file!r} does not exist; give the path of a JSON-lines manifest") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise ManifestError(f"{key}: {file!r} cannot be read: {error}") from None
 
 
-def _parse_lines(file: str, chunk: list[tuple[int, str]]) -> list[Any]:
-    """One JSON value a line. Lines are parsed together, three times quicker; one by one to find the bad one."""
-    with suppress(ValueError, RecursionError):
-        values = json.loads("[" + ",".join(line for _, line in chunk) + "]")
-        if len(values) == len(chunk):
-            return values
-    return [_parse_line(file, number, line) for number, line in chunk]
+def numbered_lines(first: int, block: bytes) -> list[tuple[int, bytes]]:
+    """The lines of a block that are not blank, without what ends them; Windows and old Macs end lines otherwise."""
+    block = block.removeprefix(codecs.BOM_UTF8) if first == 1 else block
+    return [(number, line) for number, line in enumerate(block.splitlines(), start=first) if line.strip()]
 
 
-def _parse_line(file: str, number: int, line: str) -> Any:
+def parse_rows(file: str, key: str) -> Iterator[tuple[int, Any]]:
+    """(line number, JSON value) of every line that is not blank, for those who look at other fields."""
+    for first, block in line_blocks(file, _BYTES_AT_ONCE, key):
+        for number, line in numbered_lines(first, block):
+            try:
+                yield number, parse_json(line)
+            except ValueError as error:
+                raise ManifestError(f"{file}:{number}: {error}") from None
+
+
+def parse_line(line: bytes) -> Row:
+    """What one line says; other fields of NeMo's manifests play no part in pre-training. A ValueError tells why not."""
+    return parse_value(parse_json(line))
+
+
+def parse_json(line: bytes) -> Any:
+    """The JSON value of one line. A ValueError tells why there is none."""
     try:
-        return json.loads(line)
+        return json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise ValueError(f"cannot be read as UTF-8: {error.reason} at byte {error.start + 1}") from None
     except (ValueError, RecursionError) as error:
         reason = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
-        raise ManifestError(f"{file}:{number}: not JSON: {reason}; expected one object a line") from None
+        raise ValueError(f"not JSON: {reason}; expected one object a line") from None
 
 
-def _parse(row: Any) -> tuple[str, Seconds, Seconds]:
-    """(path, duration or NaN, offset) of one line; other fields of NeMo's manifests play no part in pre-training."""
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a JSON object, found {type(row).__name__}")
-    path = row["audio_filename"] if "audio_filename" in row else row.get("audio_filepath")
-    if isinstance(path, list) and path and all(isinstance(name, str) and name for name in path):
-        path = _BETWEEN_CHANNEL_FILES.join(path)
-    if not isinstance(path, str) or not path:
-        raise ValueError(f"audio_filepath is {path!r}; expected the path of an audio file")
-    duration = row.get("duration")
-    if duration is None:
-        duration = math.nan
-    elif type(duration) not in (int, float) or not 0 < duration < math.inf:
-        raise ValueError(f"duration is {duration!r}; expected seconds > 0")
-    offset = row.get("offset")
-    if offset is None:
-        offset = 0.0
-    elif type(offset) not in (int, float) or not 0 <= offset < math.inf:
-        raise ValueError(f"offset is {offset!r}; expected seconds >= 0")
-    rate = row.get("orig_sample_rate")
+def parse_value(value: Any) -> Row:
+    """The same of a line's JSON value."""
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    path = value["audio_filename"] if "audio_filename" in value else value.get("audio_filepath")
+    names: list[Any] = path if isinstance(path, list) else [path]
+    if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
+        raise ValueError(f"audio_filepath is {short_repr(path)}; expected the path of an audio file")
+    duration, offset, rate, shard = map(value.get, _NUMBERS)
+    if duration is not None and (type(duration) not in (int, float) or not 0 < duration < math.inf):
+        raise ValueError(f"duration is {short_repr(duration)}; expected seconds > 0")
+    if offset is not None and (type(offset) not in (int, float) or not 0 <= offset < math.inf):
+        raise ValueError(f"offset is {short_repr(offset)}; expected seconds >= 0")
     if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
-        raise ValueError(f"orig_sample_rate is {rate!r}; expected Hz > 0")
-    return path, float(duration), float(offset)
+        raise ValueError(f"orig_sample_rate is {short_repr(rate)}; expected Hz > 0")
+    if shard is not None and (type(shard) is not int or not 0 <= shard < 2**31):
+        raise ValueError(f"shard_id is {short_repr(shard)}; expected the number of a tar file")
+    try:
+        return Row(
+            _BETWEEN_CHANNEL_FILES.join(names),
+            math.nan if duration is None else float(duration),
+            math.nan if offset is None else float(offset),
+            math.nan if shard is None else float(shard),
+        )
+    except OverflowError:
+        raise ValueError("duration or offset is too large; expected seconds") from None
+
+
+class Rows(NamedTuple):
+    """Some lines as columns."""
+
+    paths: list[str]
+    durations: np.ndarray
+    offsets: np.ndarray
+    shards: np.ndarray
+    lines: np.ndarray  # their numbers
+
+    def only(self, wanted: np.ndarray) -> Rows:
+        paths = [path for path, is_wanted in zip(self.paths, wanted.tolist(), strict=True) if is_wanted]
+        return Rows(paths, *(column[wanted] for column in self[1:]))
+
+
+def _parse_block(file: str, first: int, block: bytes) -> Rows:
+    """The lines of a block: all at once if they are of the usual kind, one by one if not, or to find a bad one."""
+    values = usual_values(block)
+    usual = None if values is None else usual_rows(first, values)
+    if usual is not None:
+        return usual
+    numbers, rows = [], []
+    for number, line in numbered_lines(first, block):
+        try:
+            rows.append(parse_line(line))
+        except ValueError as error:
+            raise ManifestError(f"{file}:{number}: {error}") from None
+        numbers.append(number)
+    paths = [row.path for row in rows]
+    durations, offsets, shards = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 3).T
+    return Rows(paths, durations, offsets, shards, np.array(numbers, dtype=np.int64))
+
+
+def usual_values(block: bytes) -> list[dict[str, Any]] | None:
+    """As `parse_json` for every line, in half the time; None if it is not certain that that would agree."""
+    if block.count(b"\r") != block.count(b"\r\n"):  # to JSON it is white space, here it ends a line
+        return None
+    try:
+        text = block.decode().removesuffix("\n")
+        values = json.loads(f"[{text.replace(_END_OF_LINE, ',null,')}]")
+    except (ValueError, RecursionError):
+        return None
+    rows, between = values[::2], values[1::2]  # not so if a line holds two values, or a value goes over two lines
+    if len(between) != text.count("\n") or between.count(None) != len(between) or set(map(type, rows)) != {dict}:
+        return None
+    return rows
+
+
+def usual_rows(first: int, rows: list[dict[str, Any]]) -> Rows | None:
+    """As `parse_value` for every line from number `first` on; None if it is not certain that that would agree."""
+    fields = set().union(*rows)
+    if "audio_filename" in fields:
+        return None
+    try:
+        paths = list(map(itemgetter("audio_filepath"), rows))
+        numbers = [_usual_numbers(rows, name) if name in fields else None for name in _NUMBERS]
+    except (KeyError, ValueError, OverflowError):
+        return None
+    if set(map(type, paths)) != {str} or "" in paths or "\0" in "".join(paths):
+        return None
+    durations, offsets, _, shards = (np.full(len(rows), math.nan) if some is None else some for some in numbers)
+    return Rows(paths, durations, offsets, shards, np.arange(first, first + len(rows)))
+
+
+def _usual_numbers(rows: list[dict[str, Any]], name: str) -> np.ndarray:
+    """A field that all rows have, as finite numbers of which none is too small."""
+    values = list(map(itemgetter(name), rows))
+    if not set(map(type, values)) <= ({int} if name == "shard_id" else {int, float}):
+        raise ValueError
+    numbers = np.array(values, dtype=np.float64)
+    least_is_zero, below = name in ("offset", "shard_id"), 2**31 if name == "shard_id" else math.inf
+    if not ((numbers < below) & (numbers >= 0 if least_is_zero else numbers > 0)).all():
+        raise ValueError
+    return numbers
+
+
+class _Columns:
+    """Buffers that grow with the lines that are read."""
+
+    def __init__(self) -> None:
+        self.durations = array("d")
+        self.offsets = array("d")
+        self.shards = array("d")
+        self.paths = bytearray()
+        self.path_ends = array("q")
+        self.lines = array("q")
+        self.files: list[str] = []
+        self.file_ends: list[int] = []
+
+    def extend(self, rows: Rows) -> None:
+        """Append entries of the file that `end_file` will name."""
+        text = "".join(rows.paths)
+        encoded = rows.paths if text.isascii() else [path.encode("utf-8", "surrogatepass") for path in rows.paths]
+        lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+        self.path_ends.frombytes((len(self.paths) + np.cumsum(lengths)).tobytes())
+        self.paths += text.encode("utf-8", "surrogatepass")
+        self.durations.frombytes(rows.durations.tobytes())
+        self.offsets.frombytes(rows.offsets.tobytes())
+        self.shards.frombytes(rows.shards.tobytes())
+        self.lines.frombytes(rows.lines.astype(np.int64, copy=False).tobytes())
+
+    def end_file(self, file: str) -> None:
+        """Say that everything added since the last call came from this manifest file."""
+        self.files.append(file)
+        self.file_ends.append(len(self.lines))

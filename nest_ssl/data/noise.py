@@ -19,6 +19,7 @@ from nest_ssl.audio import AudioFile, to_float
 from nest_ssl.data.manifest import ManifestEntry, load_manifest
 from nest_ssl.data.noise_parts import SoundingParts, SummedParts
 from nest_ssl.data.paths import split_paths
+from nest_ssl.data.problems import Problem, broken
 from nest_ssl.errors import AudioError, ManifestError
 
 log = logging.getLogger(__name__)
@@ -86,18 +87,20 @@ def sample_noise(
     max_audio_len: int,
     max_trial: int = 20,
     numerics: Numerics = "exact",
+    problems: list[Problem] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Noise (S) of `max_audio_len` samples from a random file, and its length before padding.
 
-    A file that cannot be read is replaced by another draw; without noise data, or after `max_trial` bad files, the
-    noise is silence.
+    A file that cannot be read is replaced by another draw and added to `problems`; without noise data, or after
+    `max_trial` bad files, the noise is silence.
     """
+    problems = [] if problems is None else problems
     for _ in range(max_trial if noise_data else 0):
         sample = noise_data[np.random.randint(len(noise_data))]  # noqa: NPY002
         try:
             return load_noise_audio(sample, sample_rate, max_audio_len, numerics=numerics)
         except AudioError as error:
-            _warn_once(f"{error} ({sample.line}); drawing other noise")
+            problems.append(broken(sample, error, "drew other noise"))
     if noise_data:
         _warn_once(f"no noise could be read in {max_trial} attempts; going on without noise for such items")
     return torch.zeros(max_audio_len), torch.tensor(max_audio_len)
@@ -105,7 +108,8 @@ def sample_noise(
 
 def _one_file(sample: ManifestEntry) -> str:
     if not isinstance(sample.audio_file, str):
-        raise AudioError(f"{sample.audio_file[0]}: noise has one channel, not {len(sample.audio_file)} files of them")
+        message = f"{sample.audio_file[0]}: noise has one channel, not {len(sample.audio_file)} files of them"
+        raise AudioError(message, "channels")
     return sample.audio_file
 
 

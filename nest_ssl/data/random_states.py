@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,16 +17,28 @@ RandomStates = dict[str, Any]  # numbers and bytes: cheap to send between proces
 def get_random_states() -> RandomStates:
     """Of Python, NumPy and torch; of the GPU where this process has one."""
     version, words, gauss_next = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # noqa: NPY002 - NeMo's stream
     states: RandomStates = {
         "python": [version, np.array(words, dtype=np.uint32).tobytes(), gauss_next],
-        "numpy": [name, np.asarray(keys).tobytes(), position, has_gauss, cached],
+        "numpy": numpy_state(),
         "torch": torch_state(),
         "torch_seed": torch.initial_seed(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state().numpy().tobytes()
     return states
+
+
+def numpy_state(generator: np.random.RandomState | None = None) -> list[Any]:
+    """Of a generator of NumPy's older kind, by default the global one."""
+    get_state = np.random.get_state if generator is None else generator.get_state
+    name, keys, position, has_gauss, cached = get_state(legacy=True)
+    return [name, np.asarray(keys).tobytes(), position, has_gauss, cached]
+
+
+def set_numpy_state(state: Sequence[Any], generator: np.random.RandomState | None = None) -> None:
+    name, keys, position, has_gauss, cached = state
+    set_state = np.random.set_state if generator is None else generator.set_state
+    set_state((name, np.frombuffer(keys, dtype=np.uint32), position, has_gauss, cached))
 
 
 def torch_state() -> bytes:
@@ -41,12 +54,16 @@ def set_random_states(states: Mapping[str, Any]) -> None:
     """Every generator goes on from there."""
     version, words, gauss_next = states["python"]
     random.setstate((version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss_next))
-    name, keys, position, has_gauss, cached = states["numpy"]
-    np.random.set_state((name, np.frombuffer(keys, dtype=np.uint32), position, has_gauss, cached))  # noqa: NPY002
+    set_numpy_state(states["numpy"])
     torch.default_generator.manual_seed(states["torch_seed"])
     set_torch_state(states["torch"])
     if "cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(_tensor(states["cuda"]))
+
+
+def seed_of_run() -> int:
+    """The same on every rank, as Lightning's own samplers have it: what `seed_everything` was given, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def _tensor(state: bytes) -> Tensor:

@@ -1,108 +1,159 @@
 """A DataLoader that goes on in the middle of an epoch as if it had never stopped, to the bit.
 
 What it takes: the same order of the utterances, the place in it, and the states of all random generators, in this
-process and in every worker, at that place. A worker sends its states with each batch, since only the batches that were
-used count, not those that it has prepared. Lightning stores `state_dict()` in its checkpoints and calls
+process and in every worker, at that place. A worker sends where it stands with each batch, since only the batches that
+were used count, not those that it has prepared. Lightning stores `state_dict()` in its checkpoints and calls
 `load_state_dict()` before the first batch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
+import signal
+import threading
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
 import torch
 from torch import distributed
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from nest_ssl.data.random_states import RandomStates, get_random_states, set_random_states, set_torch_state, torch_state
+from nest_ssl.data.stream import Place, Stream
 
 _log = logging.getLogger(__name__)
 
+_SECONDS_TO_FINISH = 5.0
+# where a worker stands: its generators and, in a stream, its place; None: at the beginning, as torch seeds it
+Standing = tuple[RandomStates, Place | None] | None
+_AFTER = "after"  # in the place of one who begins a stream anew: where it stood in the one before
+
+
+@dataclass
+class _Worker:
+    """What is known of a loader process."""
+
+    batches: int = 0  # delivered in this epoch
+    standings: deque[Standing] = field(default_factory=lambda: deque([None], maxlen=2))  # the last two
+
 
 class ResumableLoader(DataLoader[Any]):
-    """Its state belongs to the moment between two batches."""
+    """Its state belongs to the moment between two batches.
+
+    A loader that has no length is asked by Lightning for one batch more than it trains on, to know the last one. That
+    batch is made once more after resuming.
+    """
 
     batches_per_epoch: int | None = None  # where the trainer uses fewer than there are
+    between_batches: Callable[[], None] | None = None  # may raise: this is the moment at which nothing is half done
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if not isinstance(self.collate_fn, _WithStates):  # Lightning makes a loader anew from another's arguments
-            self.collate_fn = _WithStates(self.collate_fn)
+        if not isinstance(self.collate_fn, _WithStanding):  # Lightning makes a loader anew from another's arguments
+            self.collate_fn = _WithStanding(self.collate_fn)
+        self.worker_init_fn = self.worker_init_fn or _follow_the_main_process
         self._delivered = 0  # batches of this epoch
         self._before_epoch = b""  # torch's state when the epoch's workers were made
-        self._before_order = b""  # and when its order was drawn
-        self._workers: list[deque[RandomStates | None]] = []  # of each its last two states; None: as torch seeds it
+        self._order = _Order()
+        self._workers: list[_Worker] = []
+        self._last_worker = -1  # that delivered
         self._resumed: dict[str, Any] | None = None  # the state to go on from, until a batch was delivered
-        self._skip: int | None = None  # batches of the order that is about to be repeated
+        self._before_last: dict[str, Any] | None = None  # the state before the last batch, if that is one more
 
     def state_dict(self) -> dict[str, Any]:
         """Where every process of the run stands."""
-        own = self._resumed or {
-            "delivered": self._delivered,
-            "batches_per_epoch": self.batches_per_epoch or len(self),
-            "epoch": getattr(self.sampler, "epoch", None),
-            "random_states": get_random_states(),
-            "before_epoch": self._before_epoch,
-            "before_order": self._before_order,
-            "workers": [list(states) for states in self._workers],
-        }
+        own = self._resumed
+        if own is None and self._before_last is not None:
+            own = {**self._before_last, "after_first_batch": get_random_states()}
+        own = own or self._state()
         processes: list[Any] = [own]
         if _is_distributed():
             processes = [None] * distributed.get_world_size()
             distributed.all_gather_object(processes, own)
         return {"processes": processes}
 
+    def _state(self) -> dict[str, Any]:
+        return {
+            "delivered": self._delivered,
+            "batches_per_epoch": self._length(),
+            "epoch": getattr(self.sampler, "epoch", None),
+            "random_states": get_random_states(),
+            "after_first_batch": None,
+            "place": self.dataset.place() if isinstance(self.dataset, Stream) and not self._workers else None,
+            "before_epoch": self._before_epoch,
+            "before_order": self._order.before,
+            "workers": [(worker.batches, list(worker.standings)) for worker in self._workers],
+            "last_worker": self._last_worker,
+        }
+
+    def _length(self) -> float:
+        """Batches of an epoch, as the trainer counts them; infinite where nobody knows."""
+        try:
+            return self.batches_per_epoch or len(self)
+        except TypeError:
+            return math.inf
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         processes = state_dict["processes"]
         rank, count = (distributed.get_rank(), distributed.get_world_size()) if _is_distributed() else (0, 1)
         state = dict(processes[rank % len(processes)])
         if len(processes) != count or len(state["workers"]) != self.num_workers:
+            anew = isinstance(self.dataset, Stream)
             _log.warning(
-                "resuming a run of %d process(es) with %d loader processes each by %d with %d: it goes on from the "
-                "same place in the data, but not with the same random numbers",
+                "resuming a run of %d process(es) with %d loader processes each by %d with %d: it goes on %s, but with "
+                "other random numbers",
                 *(len(processes), len(state["workers"]), count, self.num_workers),
+                "from the beginning of its epoch" if anew else "after the same share of its epoch",
             )
-            for name in ("delivered", "batches_per_epoch"):
-                state[name] = state[name] * len(processes) // count
-            state["workers"] = [[None]] * self.num_workers
+            state["delivered"] = 0 if anew else state["delivered"] * len(processes) // count
+            state["batches_per_epoch"] *= len(processes) / count
+            state["workers"], state["last_worker"] = [(0, [None])] * self.num_workers, -1
+            state["after_first_batch"] = None
         self._resumed = state
-        if state["epoch"] is not None:
-            self.sampler.set_epoch(state["epoch"])  # type: ignore[attr-defined]
+        if state["epoch"] is not None and hasattr(self.sampler, "set_epoch"):
+            self.sampler.set_epoch(state["epoch"])
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Lightning may ask for it more than once before it takes the first batch."""
         state = self._resumed
-        starting: list[RandomStates | None] = [None] * self.num_workers
-        within_epoch = state is not None and self._is_within_epoch(state)
-        self._delivered, dropped, self._skip = 0, 0, None
+        within_epoch = state is not None and 0 < state["delivered"] < state["batches_per_epoch"]
+        self._delivered, dropped, self._order.skip, self._last_worker, self._before_last = 0, 0, None, -1, None
+        live_on = [_Worker() for _ in range(self.num_workers)]
         if self._workers and self.persistent_workers:
-            starting = [states[-1] for states in self._workers]
+            live_on = [_new_epoch(worker.standings) for worker in self._workers]
         if state is not None:
             set_random_states(state["random_states"])
-            self._end_workers()
+            _end_workers(self._iterator)  # of an iteration that was never used
+            self._iterator = None
             if within_epoch:
-                # Workers take turns, so they start with a whole round; what was delivered of it is dropped again.
-                round_size = max(1, self.num_workers)
-                rounds, dropped = divmod(state["delivered"], round_size)
-                self._delivered = self._skip = rounds * round_size
-                starting = [states[0 if worker < dropped else -1] for worker, states in enumerate(state["workers"])]
-                self._before_order = state["before_order"]
+                live_on, dropped = _same_epoch(state["workers"], state["last_worker"])
+                self._delivered = self._order.skip = state["delivered"] - dropped
+                self._order.before = state["before_order"]
                 set_torch_state(state["before_epoch"])  # workers that have not delivered yet are seeded as they were
-            elif self.persistent_workers:
-                starting = [states[-1] for states in state["workers"]]
+                if state["place"] is not None:
+                    self.dataset.start_from(state["place"])  # type: ignore[attr-defined]
+            else:
+                if state["place"] is not None:
+                    self.dataset.start_after(state["place"])  # type: ignore[attr-defined]
+                if self.persistent_workers:
+                    live_on = [_new_epoch(standings) for _, standings in state["workers"]]
         self._before_epoch = torch_state()
-        self._workers = [deque([states], maxlen=2) for states in starting]
-        batches = super().__iter__() if state is None else self._start_again(starting)
+        self._workers = live_on
+        with _signals_held_back():
+            batches = super().__iter__() if state is None else self._start_again([w.standings[-1] for w in live_on])
         if state is not None and not within_epoch:  # a new epoch has drawn what it needs
             state = {**state, "random_states": get_random_states()}
         return self._deliver(batches, dropped, state)
 
-    def _start_again(self, starting: Sequence[RandomStates | None]) -> Iterator[Any]:
-        """Torch's iterator, with workers that go on from these states."""
+    def _start_again(self, starting: Sequence[Standing]) -> Iterator[Any]:
+        """Torch's iterator, with workers that go on from there."""
         init, generator = self.worker_init_fn, self.generator
         self.worker_init_fn = _StartFrom(starting, init)
         if starting and all(starting):  # workers that had lived on would not have drawn a seed
@@ -115,85 +166,180 @@ class ResumableLoader(DataLoader[Any]):
     def _deliver(self, batches: Iterator[Any], dropped: int, state: Mapping[str, Any] | None) -> Iterator[Any]:
         if state is not None:
             set_random_states(state["random_states"])
-        for number, (batch, sender) in enumerate(batches):
+        for number, (batch, sender) in enumerate(self._interruptible(batches)):
             if sender is not None:
-                worker, states = sender
-                self._workers[worker].append(states)
+                self._last_worker, standing = sender
+                worker = self._workers[self._last_worker]
+                worker.batches += 1
+                worker.standings.append(standing)
             self._delivered += 1
             if number >= dropped:
+                if number == dropped and state is not None and state["after_first_batch"] is not None:
+                    set_random_states(state["after_first_batch"])
                 self._resumed = None
                 yield batch
+        self._delivered, self._before_last = 0, None  # what comes is another epoch
 
-    def _is_within_epoch(self, state: Mapping[str, Any]) -> bool:
-        within = 0 < state["delivered"] < state["batches_per_epoch"]
-        if within and isinstance(self.dataset, IterableDataset):
-            _log.warning("a concatenation of data sets cannot go on within an epoch; it begins this one anew")
-            return False
-        return within
-
-    def _end_workers(self) -> None:
-        """Those of an iteration that was never used."""
-        if self._iterator is not None:
-            self._iterator._shutdown_workers()  # type: ignore[attr-defined]
-            self._iterator = None
+    def _interruptible(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            if self._delivered and self.between_batches is not None:  # before the first, an epoch is half begun
+                try:
+                    self.between_batches()
+                except BaseException:
+                    _end_workers(batches)
+                    raise
+            if self._length() == math.inf:
+                self._before_last = self._state()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            yield batch
 
     @property
     def _index_sampler(self) -> Any:  # what torch's iterators take their indices from
-        return _Order(self, super()._index_sampler)
-
-    def order(self, indices: Iterable[Any]) -> Iterator[Any]:
-        """The order of an epoch, or the rest of one that was drawn earlier."""
-        skip, self._skip = self._skip, None
-        if skip is None:
-            self._before_order = torch_state()
-            yield from indices
-            return
-        now = torch_state()
-        set_torch_state(self._before_order)
-        rest = islice(iter(indices), skip, None)
-        first = list(islice(rest, 1))  # by now everything is drawn
-        set_torch_state(now)
-        yield from chain(first, rest)
+        return _Indices(super()._index_sampler, self._order)
 
 
+def _new_epoch(standings: Sequence[Standing]) -> _Worker:
+    """A worker that lives on: its generators do; it begins a stream anew, after the one in which it stood."""
+    last = standings[-1]
+    if last is not None and last[1] is not None and _AFTER not in last[1]:
+        last = (last[0], {_AFTER: last[1]})
+    return _Worker(0, deque([last], maxlen=2))
+
+
+def _same_epoch(workers: Sequence[tuple[int, Sequence[Standing]]], last: int) -> tuple[list[_Worker], int]:
+    """Workers as they go on in the middle of an epoch, and how many of their batches have been delivered before.
+
+    They take turns, the first one first, so those that have had their turn in a round that is not over yet make their
+    last batch once more. (A stream may have ended for some of them rounds ago; those do not.)
+    """
+    rounds = max((batches for batches, _ in workers), default=0)
+    again = [number <= last < len(workers) - 1 and batches == rounds for number, (batches, _) in enumerate(workers)]
+    pairs = zip(workers, again, strict=True)
+    return [_Worker(n - repeats, deque([s[0 if repeats else -1]], maxlen=2)) for (n, s), repeats in pairs], sum(again)
+
+
+@dataclass
 class _Order:
-    """The indices of a loader's batches."""
+    """How the order of an epoch was drawn, and how much of it is to be repeated."""
 
-    def __init__(self, loader: ResumableLoader, indices: Any) -> None:
-        self.loader = loader
+    before: bytes = b""  # torch's state
+    skip: int | None = None  # batches; None: it is a new one
+
+
+class _Indices:
+    """The indices of a loader's batches: those of an epoch, or the rest of one that was drawn earlier.
+
+    Torch's iterator holds it, so it does not hold the loader: workers that live on in a circle of references are never
+    told to end, because the queue that would tell them goes first.
+    """
+
+    def __init__(self, indices: Any, order: _Order) -> None:
         self.indices = indices
+        self.order = order
 
     def __len__(self) -> int:
         return len(self.indices)
 
     def __iter__(self) -> Iterator[Any]:
-        return self.loader.order(self.indices)
+        skip, self.order.skip = self.order.skip, None
+        if skip is None:
+            self.order.before = torch_state()
+            yield from self.indices
+            return
+        now = torch_state()
+        set_torch_state(self.order.before)
+        rest = islice(iter(self.indices), skip, None)
+        first = list(islice(rest, 1))  # by now everything is drawn
+        set_torch_state(now)
+        yield from chain(first, rest)
 
 
-class _WithStates:
-    """A collation that says which worker made a batch, and the states of its generators after it."""
+class _WithStanding:
+    """A collation that says which worker made a batch, and where that stands after it."""
 
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, items: Any) -> tuple[Any, tuple[int, RandomStates] | None]:
+    def __call__(self, items: Any) -> tuple[Any, tuple[int, Standing] | None]:
         batch, worker = self.collate(items), get_worker_info()
-        return batch, None if worker is None else (worker.id, get_random_states())
+        if worker is None:
+            return batch, None
+        place = worker.dataset.place() if isinstance(worker.dataset, Stream) else None
+        return batch, (worker.id, (get_random_states(), place))
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Processes that are started within do not get Ctrl-C and SIGTERM; this one gets them afterwards."""
+    if os.name != "posix":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _follow_the_main_process(worker: int) -> None:
+    """Ctrl-C and preemption reach every process, but the main one still waits for the batch that it has asked for.
+
+    So both were held back when this worker was started; SIGTERM is waited for.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.name == "posix":
+        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+
+
+def _leave_when_told(parent: int) -> None:
+    """End this process when the main one says so or, a little later, when somebody else does; also when that is gone.
+
+    By itself, a worker could wait for ever for someone to read what it has written.
+    """
+    while os.getppid() == parent:
+        if hasattr(signal, "sigtimedwait"):
+            told = signal.sigtimedwait({signal.SIGTERM}, 1.0)
+            told_by = None if told is None else told.si_pid
+        else:  # macOS does not say who
+            time.sleep(1.0)
+            told_by = parent if signal.SIGTERM in signal.sigpending() else None
+        if told_by is not None:
+            time.sleep(0 if told_by == parent else _SECONDS_TO_FINISH)
+            break
+    os._exit(0)
 
 
 class _StartFrom:
-    """Gives each worker the states that it had."""
+    """Puts each worker where it stood."""
 
-    def __init__(self, states: Sequence[RandomStates | None], init: Callable[[int], None] | None) -> None:
-        self.states = states
+    def __init__(self, standings: Sequence[Standing], init: Callable[[int], None] | None) -> None:
+        self.standings = standings
         self.init = init
 
     def __call__(self, worker: int) -> None:
         if self.init is not None:
             self.init(worker)
-        states = self.states[worker]
-        if states is not None:
-            set_random_states(states)
+        standing = self.standings[worker]
+        if standing is None:
+            return
+        states, place = standing
+        set_random_states(states)
+        info = get_worker_info()
+        if place is None or info is None or not isinstance(info.dataset, Stream):
+            return
+        if _AFTER in place:
+            info.dataset.start_after(place[_AFTER])
+        else:
+            info.dataset.start_from(place)
+
+
+def _end_workers(batches: Any) -> None:
+    """Those of torch's iterator, if it has any."""
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()
 
 
 def _is_distributed() -> bool:

@@ -4,7 +4,7 @@ The residual stream is (N, D): the valid frames of all utterances, end to end. T
 their weights and hold none themselves, so checkpoints are the same in both numerics.
 """
 
-from nest_ssl.fast.prediction import predict_masked
+from nest_ssl.fast.prediction import encode_batch, predict_masked
 from nest_ssl.fast.support import reasons_for_exact
 
-__all__ = ["predict_masked", "reasons_for_exact"]
+__all__ = ["encode_batch", "predict_masked", "reasons_for_exact"]

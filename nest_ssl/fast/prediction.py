@@ -11,14 +11,15 @@ from nest_ssl.fast.encoder import encode
 from nest_ssl.fast.features import packed_features
 from nest_ssl.fast.packing import Packing
 from nest_ssl.fast.subsampling import subsample
+from nest_ssl.modules.prediction import MaskedPrediction
 
 if TYPE_CHECKING:
     from nest_ssl.data import AudioNoiseBatch
     from nest_ssl.models.parts import Parts
 
 
-def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = True) -> tuple[Tensor, bool]:
-    """The loss of a batch, and whether any frame of it was masked."""
+def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = True) -> MaskedPrediction:
+    """The loss of a batch, and the predictions that it looks at."""
     with torch.no_grad():
         clean, clean_packing = _features(parts, batch.audio, batch.audio_len)
         noisy, packing = _features(parts, batch.noisy_audio, batch.noisy_audio_len)
@@ -27,12 +28,29 @@ def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = 
         noisy = torch.where(packing.pack(mask).unsqueeze(1), parts.mask_processor.mask_embedding, noisy)
     x, encoded = subsample(parts.encoder.pre_encode, noisy, packing)
     with torch.no_grad():
-        selected = parts.loss.masked_frames(mask.unsqueeze(1).to(noisy.dtype))[:, : encoded.padded]  # (B, U)
+        selected = parts.loss.scored_frames(mask.unsqueeze(1).to(noisy.dtype), encoded.padded)  # (B, U)
         utterance, frame = selected.nonzero(as_tuple=True)
         targets = _tokens(parts, clean_packing.unpack(clean), utterance, frame)
         starts = torch.tensor([0, *encoded.lengths], device=x.device).cumsum(0)
     x = encode(parts.encoder, x, encoded, wanted=starts[utterance] + frame, padding_counts=padding_counts)
-    return _likelihood(parts, x, targets), len(frame) > 0
+    loss, logits = _likelihood(parts, x, targets)
+    return MaskedPrediction(
+        loss=loss,
+        masked=len(frame) > 0,
+        mask=mask,
+        scored=selected,
+        lengths=starts.diff(),
+        outputs=logits.detach(),
+        tokens=targets,
+    )
+
+
+def encode_batch(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Waveforms (B, S) to sub-sampled and to encoded frames (N, D) of all utterances, and how many each has."""
+    features, packing = _features(parts, signal, lengths)
+    x, encoded = subsample(parts.encoder.pre_encode, features, packing)
+    every_row = torch.arange(len(x), device=x.device)
+    return x, encode(parts.encoder, x, encoded, wanted=every_row, padding_counts=False), encoded.lengths
 
 
 def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
@@ -54,10 +72,10 @@ def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Te
     return quantizer.tokens(stacked[utterance, frame].unsqueeze(0)).squeeze(0)
 
 
-def _likelihood(parts: Parts, x: Tensor, targets: Tensor) -> Tensor:
-    """Encoded frames (M, D) and their tokens (M, K) to the loss."""
+def _likelihood(parts: Parts, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Encoded frames (M, D) and their tokens (M, K) to the loss and the logits (M, V, K)."""
     decoder = parts.decoder
     layer: nn.Conv1d = decoder.decoder_layers[0]  # type: ignore[assignment]
     logits = nn.functional.linear(x, layer.weight.squeeze(-1), layer.bias)
     logits = logits.view(-1, decoder.num_classes, decoder.num_decoders)
-    return nn.functional.cross_entropy(logits, targets, reduction="mean" if len(targets) else "sum")
+    return nn.functional.cross_entropy(logits, targets, reduction="mean" if len(targets) else "sum"), logits

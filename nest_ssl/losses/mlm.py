@@ -31,6 +31,10 @@ class MultiMLMLoss(nn.Module):
         masks = masks.reshape(masks.shape[0], masks.shape[1] // self.combine_time_steps, -1)
         return masks.mean(-1) > self.mask_threshold
 
+    def scored_frames(self, masks: Tensor, decoded: int) -> Tensor:
+        """The same, of which no more are left than were decoded."""
+        return self.masked_frames(masks)[:, :decoded]
+
     def forward(
         self, masks: Tensor, decoder_outputs: Tensor, targets: Tensor, decoder_lengths: Tensor | None = None
     ) -> Tensor:
@@ -38,9 +42,8 @@ class MultiMLMLoss(nn.Module):
 
         `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding.
         """
-        selected = self.masked_frames(masks)
+        selected = self.scored_frames(masks, decoder_outputs.shape[1])
         # Causal sub-sampling makes one frame more than the features account for; it predicts nothing.
-        selected = selected[:, : decoder_outputs.shape[1]]
         decoder_outputs = decoder_outputs[:, : selected.shape[1]]
         if self.squeeze_single and self.num_decoders == 1:
             return self._likelihood(decoder_outputs, targets, selected)

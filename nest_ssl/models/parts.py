@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
-from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.errors import ConfigError, nearest, one_line
 from nest_ssl.features import AudioToMelSpectrogramPreprocessor
 from nest_ssl.losses import MultiMLMLoss
+from nest_ssl.models.size import check_size, machine_memory
 from nest_ssl.modules import (
     ConformerEncoder,
     MultiSoftmaxDecoder,
@@ -28,6 +30,12 @@ MODEL_KEYS = {
     *("numerics", "batch_norm_over_padding", "compile"),
     *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
     *("target", "nemo_version"),  # written by NeMo into the archives it saves
+}
+MODEL_DEFAULTS: dict[str, Any] = {
+    "mask_position": "pre_conv",
+    "numerics": "exact",
+    "batch_norm_over_padding": True,
+    "compile": False,
 }
 
 
@@ -45,9 +53,12 @@ class Parts:
 
 def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
     """The parts that the resolved `model` node describes."""
+    settings = {**MODEL_DEFAULTS, **settings}
     _check(settings, key)
+    if torch.get_default_device().type != "meta":  # where nothing is allocated
+        check_size(settings, key, machine_memory(), "this machine has")
     nodes = {name: dict(settings[name]) for name in PARTS if settings.get(name) is not None}
-    if settings.get("mask_position", "pre_conv") == "post_conv":
+    if settings["mask_position"] == "post_conv":
         _describe_subsampled_frames(nodes)
 
     def build(name: str) -> Any:
@@ -75,15 +86,20 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
 def _check(settings: Mapping[str, Any], key: str) -> None:
     for name in settings:
         if name not in MODEL_KEYS:
-            raise ConfigError(f"{key}.{name}: no such option{nearest(name, MODEL_KEYS)}")
+            raise ConfigError(f"{key}.{one_line(name)}: no such option{nearest(str(name), MODEL_KEYS)}")
     for name in PARTS:
         if name != "spec_augment" and not isinstance(settings.get(name), Mapping):
             raise ConfigError(f"{key}.{name}: missing; it describes a part of the model")
-    position = settings.get("mask_position", "pre_conv")
+    position = settings["mask_position"]
     if position not in ("pre_conv", "post_conv"):
         raise ConfigError(f"{key}.mask_position: {position!r}; expected 'pre_conv' or 'post_conv'")
     _check_numerics(settings, key)
     steps = {name: settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss")}
+    for name, count in steps.items():
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(
+                f"{key}.{name}.combine_time_steps: {count!r}; expected a whole number of frames, 1 or more"
+            )
     if steps["quantizer"] != steps["loss"]:
         raise ConfigError(
             f"{key}.loss.combine_time_steps: {steps['loss']}, but {key}.quantizer.combine_time_steps is "
@@ -98,16 +114,15 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
 
 
 def _check_numerics(settings: Mapping[str, Any], key: str) -> None:
-    numerics = settings.get("numerics", "exact")
+    numerics = settings["numerics"]
     if numerics not in ("exact", "fast"):
         raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact' or 'fast'")
-    switches = {"batch_norm_over_padding": True, "compile": False, **settings}
     for name in ("batch_norm_over_padding", "compile"):
-        if not isinstance(switches[name], bool):
-            raise ConfigError(f"{key}.{name}: {switches[name]!r}; expected true or false")
-    if not switches["batch_norm_over_padding"] and numerics == "exact":
+        if not isinstance(settings[name], bool):
+            raise ConfigError(f"{key}.{name}: {settings[name]!r}; expected true or false")
+    if not settings["batch_norm_over_padding"] and numerics == "exact":
         raise ConfigError(f"{key}.batch_norm_over_padding: false needs {key}.numerics=fast")
-    if switches["compile"] and numerics == "fast":
+    if settings["compile"] and numerics == "fast":
         raise ConfigError(f"{key}.compile: true needs {key}.numerics=exact; fast does not call the layers to compile")
 
 

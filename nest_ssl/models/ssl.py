@@ -12,16 +12,27 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from nest_ssl import fast
 from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.data.lhotse_data import seed_as_nemo_does
+from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import ConfigError
-from nest_ssl.models.parts import build_parts
+from nest_ssl.models.parts import MODEL_DEFAULTS, build_parts
+from nest_ssl.models.sharding import shard
+from nest_ssl.modules import MaskedPrediction
 from nest_ssl.modules.masking import ConvFeatureMaksingWrapper
-from nest_ssl.optim import build_optimizer, build_scheduler, parameter_groups, steps_in_run, with_fused_kernel
+from nest_ssl.optim import (
+    build_optimizer,
+    build_scheduler,
+    clip_or_drop,
+    parameter_groups,
+    steps_in_run,
+    with_fused_kernel,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +51,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         self.save_hyperparameters({"cfg": self.settings}, logger=False)
         if trainer is not None:
             self.trainer = trainer
+        seed_as_nemo_does(self.settings)
         parts = build_parts(self.settings)
         # In NeMo's order: the norm that clipping sums up and the optimiser's state both go by it.
         self.preprocessor = parts.preprocessor
@@ -53,13 +65,18 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             self.pre_encoder = ConvFeatureMaksingWrapper(self.encoder.pre_encode, self.mask_processor)
             self.pre_encoder.pre_encode.requires_grad_(False)
             self.encoder.pre_encode = self.pre_encoder
-        self._parts = parts
+        self.parts = parts
         self.fast = self.settings.get("numerics") == "fast" and self._can_be_fast()
         if self.settings.get("compile"):
             for layer in self.encoder.layers:  # one by one: they are alike, and what was compiled for one serves all
                 layer.compile(dynamic=True)
         self.batches_without_masks = 0
         self.skipped_audio = 0
+        self.prediction: MaskedPrediction | None = None  # of the batch at hand, for callbacks
+        self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
+        self.dropped_gradients = False  # of the latest step, because they were not finite
+        self._accumulated: dict[str, Tensor] = {}  # gradients of a checkpoint, until training starts
+        self._problem_warnings = ProblemWarnings()
         self._train_loader: DataLoader | None = None
         self._validation_loaders: list[DataLoader] = []
         self._validation_names: list[str] = []
@@ -127,16 +144,22 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             frames, _ = self.pre_encoder.pre_encode(x=clean.transpose(1, 2), lengths=length)  # (B, D, T) -> (B, T, D)
         return self.quantizer(input_signal=frames.transpose(1, 2))  # (B, U, D) -> (B, D, U)
 
+    def reasons_for_exact(self) -> list[str]:
+        """What of this model `numerics: fast` cannot do."""
+        position = self.settings.get("mask_position", MODEL_DEFAULTS["mask_position"])
+        return fast.reasons_for_exact(self.parts, position)
+
     def _can_be_fast(self) -> bool:
-        reasons = fast.reasons_for_exact(self._parts, self.settings.get("mask_position", "pre_conv"))
+        reasons = self.reasons_for_exact()
         if reasons:
             _log.warning("model.numerics: fast cannot do %s; training with exact", ", ".join(reasons))
         return not reasons
 
-    def predict_masked(self, batch: AudioNoiseBatch) -> tuple[Tensor, bool]:
-        """The loss of a batch, and whether any frame of it was masked; without one, the loss is 0 and says nothing."""
+    def predict_masked(self, batch: AudioNoiseBatch) -> MaskedPrediction:
+        """Mask a batch and predict what is hidden: the loss, and what it was made of."""
         if self.fast:
-            return fast.predict_masked(self._parts, batch, self.settings.get("batch_norm_over_padding", True))
+            over_padding = self.settings.get("batch_norm_over_padding", MODEL_DEFAULTS["batch_norm_over_padding"])
+            return fast.predict_masked(self.parts, batch, over_padding)
         log_probs, encoded_length, masks, tokens = self.forward(
             input_signal=batch.audio,
             input_signal_length=batch.audio_len,
@@ -147,44 +170,68 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             apply_mask=True,
         )
         loss = self.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=encoded_length)
-        return loss, bool(self.loss.masked_frames(masks).any())
+        scored = self.loss.scored_frames(masks, log_probs.shape[1])
+        if log_probs.dim() == 3:  # squeezed
+            log_probs, tokens = log_probs.unsqueeze(-1), tokens.unsqueeze(-1)
+        frames = scored.shape[1]
+        return MaskedPrediction(
+            loss=loss,
+            masked=bool(scored.any()),
+            mask=masks[:, 0] > 0,
+            scored=scored,
+            lengths=encoded_length,
+            outputs=log_probs.detach()[:, :frames],
+            tokens=nn.functional.pad(tokens, (0, 0, 0, frames - tokens.shape[1])),
+        )
 
     def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
-        loss, masked = self.predict_masked(batch)
+        self.dropped_gradients = False
+        self.prediction = self.predict_masked(batch)
+        loss, masked = self.prediction.loss, self.prediction.masked
         self._count(batch, masked)
         metrics = {"learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"]}
-        if masked:
-            metrics["train_loss"] = loss.detach()
+        shown = loss.detach() if masked else None
+        if self.trainer.world_size > 1:
+            shown = self._mean_over_processes([] if shown is None else [shown])
+        if shown is not None:
+            metrics["train_loss"] = shown
         self.log_dict(metrics, on_step=True, prog_bar=True, batch_size=len(batch.audio))
         return loss
 
     def validation_step(self, batch: AudioNoiseBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        loss, masked = self.predict_masked(batch)
-        self._count(batch, masked)
-        if masked:
-            self._validation_losses[dataloader_idx].append(loss)
+        self.prediction = self.predict_masked(batch)
+        self._count(batch, self.prediction.masked)
+        if self.prediction.masked:
+            self._validation_losses[dataloader_idx].append(self.prediction.loss)
 
     def _count(self, batch: AudioNoiseBatch, masked: bool) -> None:
-        """Keep account of what was left out, and say so in the log."""
-        if batch.skipped:
-            self.skipped_audio += batch.skipped
-            self.log("skipped_audio", float(self.skipped_audio), batch_size=1)
-        if not masked:
-            self.batches_without_masks += 1
-            self.log("batches_without_masks", float(self.batches_without_masks), batch_size=1)
+        """Keep account of what was left out; who watches the run reports it."""
+        self._problem_warnings.warn(batch.problems)
+        self.skipped_audio += batch.skipped
+        self.batches_without_masks += not masked
+
+    def on_before_backward(self, loss: Tensor) -> None:
+        self.prediction = None  # callbacks had their look; backward needs the memory
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self.prediction = None  # and so does the next batch
 
     def on_validation_epoch_start(self) -> None:
         self._validation_losses = [[] for _ in self._validation_loaders]
 
+    @property
+    def main_validation_set(self) -> int:
+        """The one of several validation sets whose numbers are those of the run."""
+        return self.settings["validation_ds"].get("val_dl_idx", 0)
+
     def on_validation_epoch_end(self) -> None:
         """`val_loss` is the mean over the batches of the set that `val_dl_idx` names, by default the first."""
-        chosen = self.settings["validation_ds"].get("val_dl_idx", 0)
         for index, losses in enumerate(self._validation_losses):
             mean = self._mean_over_processes(losses)
             if mean is None:
                 _log.warning("validation set %d had no masked frame, so there is no loss of it", index)
                 continue
-            if index == chosen:
+            if index == self.main_validation_set:
                 self.log("val_loss", mean, prog_bar=True)
             if len(self._validation_losses) > 1:
                 self.log(f"{self._validation_names[index]}val_loss", mean)
@@ -196,11 +243,50 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         total, count = self.trainer.strategy.reduce(together, reduce_op="sum")
         return total / count if count else None
 
+    def configure_gradient_clipping(
+        self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
+    ) -> None:
+        """Lightning's hook between backward and the optimiser's step, which is left out if gradients are not finite.
+
+        A gradient scaler looks for that itself, and expects it now and then.
+        """
+        by_norm = gradient_clip_algorithm in (None, "norm")
+        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self.gradient_norm, self.dropped_gradients = clip_or_drop(
+            parameters, (gradient_clip_val or None) if by_norm else None, drop=not scaled
+        )
+        if by_norm or self.dropped_gradients:
+            return
+        super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """A checkpoint between two updates holds what the next one has so far, unless it is divided among processes."""
+        if self._trainer is None or self._device_mesh is not None:
+            return
+        if self.trainer.fit_loop.epoch_loop._should_accumulate():
+            checkpoint["accumulated_gradients"] = {
+                name: self.trainer.strategy.reduce(parameter.grad.clone(), reduce_op="mean")
+                for name, parameter in self.named_parameters()
+                if parameter.grad is not None
+            }
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._accumulated = checkpoint.get("accumulated_gradients", {})
+
     def on_train_start(self) -> None:
         """Tell the loader what an epoch is: its place in one is part of every checkpoint."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, ResumableLoader) and math.isfinite(self.trainer.num_training_batches):
             loader.batches_per_epoch = int(self.trainer.num_training_batches)
+        for name, gradient in self._accumulated.items():
+            self.get_parameter(name).grad = gradient.to(self.device)
+        self._accumulated = {}
+
+    def configure_model(self) -> None:
+        """Lightning's hook: divide the weights among the processes where the strategy asks for it (`fsdp`)."""
+        if self._device_mesh is not None:
+            shard(self, self._device_mesh["data_parallel"])
 
     def setup(self, stage: str) -> None:
         """Lightning's hook, in every process once its rank is known: make the data loaders."""
@@ -251,7 +337,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         config = self.settings.get("optim")
         if not config:
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
-        if self.fast:
+        if self.fast and self._device_mesh is None:  # torch has few such kernels for weights in parts
             config = with_fused_kernel(config)
         optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
         schedule = config.get("sched")

@@ -3,6 +3,13 @@
 from nest_ssl.modules.conformer import ConformerEncoder
 from nest_ssl.modules.decoder import MultiSoftmaxDecoder
 from nest_ssl.modules.masking import RandomBlockMasking
+from nest_ssl.modules.prediction import MaskedPrediction
 from nest_ssl.modules.quantizer import RandomProjectionVectorQuantizer
 
-__all__ = ["ConformerEncoder", "MultiSoftmaxDecoder", "RandomBlockMasking", "RandomProjectionVectorQuantizer"]
+__all__ = [
+    "ConformerEncoder",
+    "MaskedPrediction",
+    "MultiSoftmaxDecoder",
+    "RandomBlockMasking",
+    "RandomProjectionVectorQuantizer",
+]

@@ -1,5 +1,6 @@
 """Optimisers and learning-rate schedules, chosen by the names that NeMo's configurations use."""
 
+from nest_ssl.optim.clipping import clip_or_drop
 from nest_ssl.optim.optimizers import build_optimizer, parameter_groups, with_fused_kernel
 from nest_ssl.optim.schedulers import build_scheduler
 from nest_ssl.optim.schedules import NoamAnnealing
@@ -9,6 +10,7 @@ __all__ = [
     "NoamAnnealing",
     "build_optimizer",
     "build_scheduler",
+    "clip_or_drop",
     "parameter_groups",
     "steps_in_run",
     "with_fused_kernel",

@@ -23,12 +23,13 @@ OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     "radam": optim.RAdam,
     "nadam": optim.NAdam,
 }
-_TARGETS = {f"torch.optim.{cls.__name__}": cls for cls in OPTIMIZERS.values()}
+TARGETS = {f"torch.optim.{cls.__name__}": cls for cls in OPTIMIZERS.values()}
 _ONLY_IN_NEMO = (
     *("novograd", "adafactor", "adan", "lamb"),
     *("fused_adam", "distributed_fused_adam", "megatron_fused_adam"),
 )
-_NOT_OPTIONS = ("name", "_target_", "sched")
+SHARED_KEYS = ("name", "_target_", "sched")
+DEFAULT_OPTIMIZER = "adam"  # NeMo's choice where the configuration makes none
 
 
 def parameter_groups(
@@ -51,8 +52,8 @@ def build_optimizer(
 ) -> optim.Optimizer:
     """The optimiser that `config` (the `optim` node, its `sched` ignored) names, for parameters or groups of them."""
     cls = _optimizer_class(config, key)
-    known = [name for name in inspect.signature(cls).parameters if name != "params"]
-    options = read_options(_without(config, _NOT_OPTIONS), known, cls.__name__, key)
+    known = list(optimizer_options(cls))
+    options = read_options(_without(config, SHARED_KEYS), known, cls.__name__, key)
     if options.get("lr") is None:
         raise ConfigError(f"{key}.lr: missing; give the learning rate")
     if isinstance(options["lr"], str):
@@ -61,6 +62,12 @@ def build_optimizer(
         return cls([_typed_group(entry, known, cls, key) for entry in parameters], **options)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{key}: {cls.__name__}: {error}") from error
+
+
+def optimizer_options(cls: type[optim.Optimizer]) -> dict[str, inspect.Parameter]:
+    """What a configuration can tell an optimiser."""
+    parameters = inspect.signature(cls).parameters.items()
+    return {name: parameter for name, parameter in parameters if name != "params"}
 
 
 def with_fused_kernel(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,10 +80,10 @@ def with_fused_kernel(config: Mapping[str, Any]) -> dict[str, Any]:
 def _optimizer_class(config: Mapping[str, Any], key: str) -> type[optim.Optimizer]:
     target = config.get("_target_")
     if target is not None:
-        if target not in _TARGETS:
-            raise ConfigError(f"{key}._target_: {target!r} is not a known optimiser{nearest(str(target), _TARGETS)}")
-        return _TARGETS[target]
-    name = config.get("name") or "adam"  # NeMo's choice where the configuration makes none
+        if target not in TARGETS:
+            raise ConfigError(f"{key}._target_: {target!r} is not a known optimiser{nearest(str(target), TARGETS)}")
+        return TARGETS[target]
+    name = config.get("name") or DEFAULT_OPTIMIZER
     if name in _ONLY_IN_NEMO:
         raise ConfigError(f"{key}.name: {name!r} exists in NeMo only; use 'adamw'")
     if name not in OPTIMIZERS:

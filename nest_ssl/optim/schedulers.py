@@ -39,8 +39,9 @@ TORCH_SCHEDULERS: dict[str, type] = {
         lr_scheduler.CyclicLR,
     )
 }
+DEFAULT_MONITOR = "val_loss"
 _STEPPED_EACH_EPOCH = ("ExponentialLR", "ReduceLROnPlateau")
-_NOT_OPTIONS = ("name", "monitor", "reduce_on_plateau", "max_steps")  # `max_steps` is decided for the whole run
+SHARED_KEYS = ("name", "monitor", "reduce_on_plateau", "max_steps")  # `max_steps` is decided for the whole run
 _NOT_FROM_CONFIG = ("self", "optimizer", "max_steps", "scale_fn")
 
 
@@ -70,20 +71,24 @@ def build_scheduler(
         "scheduler": scheduler,
         "interval": "epoch" if name in _STEPPED_EACH_EPOCH else "step",
         "frequency": 1,
-        "monitor": config.get("monitor") or "val_loss",
+        "monitor": config.get("monitor") or DEFAULT_MONITOR,
         "reduce_on_plateau": isinstance(scheduler, lr_scheduler.ReduceLROnPlateau),
     }
 
 
-def _options(cls: type, config: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """The scheduler's own options; those it hands on to its base classes count as its own."""
-    known = {
+def scheduler_options(cls: type) -> dict[str, inspect.Parameter]:
+    """What a configuration can tell a scheduler; what it hands on to its base classes counts as its own."""
+    return {
         parameter.name: parameter
         for base in reversed(cls.__mro__[: cls.__mro__.index(object)])
         for parameter in inspect.signature(base.__init__).parameters.values()  # type: ignore[misc]
         if parameter.name not in _NOT_FROM_CONFIG and parameter.kind is not parameter.VAR_KEYWORD
     }
-    given = {name: value for name, value in config.items() if name not in _NOT_OPTIONS}
+
+
+def _options(cls: type, config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    known = scheduler_options(cls)
+    given = {name: value for name, value in config.items() if name not in SHARED_KEYS}
     options = read_options(given, known, cls.__name__, key)
     for name, parameter in known.items():
         if parameter.default is parameter.empty and options.get(name) is None:

@@ -40,13 +40,14 @@ class Setup:
     persistent_workers: bool = False
     prefetch_factor: int | None = None
     pin_memory: bool = True
+    tarred: bool = False
     log_every_n_steps: int = 50
     val_check_interval: int | float = 1.0
     check_val_every_n_epoch: int | None = 1
 
     @classmethod
     def of(cls, cfg: DictConfig, trainer: Trainer, machine: Machine) -> Setup:
-        """The setup of a run that has just ended."""
+        """The setup of a run that trains or has just ended."""
         data: dict[str, Any] = OmegaConf.to_container(cfg.model.train_ds)  # type: ignore[assignment]
         device = trainer.strategy.root_device
         gpu = device.type == "cuda"
@@ -64,6 +65,7 @@ class Setup:
             persistent_workers=bool(data.get("persistent_workers")),
             prefetch_factor=data.get("prefetch_factor"),
             pin_memory=bool(data.get("pin_memory")),
+            tarred=bool(data.get("is_tarred") or data.get("use_lhotse")),
             log_every_n_steps=trainer.log_every_n_steps,  # type: ignore[attr-defined]
             val_check_interval=trainer.val_check_interval,
             check_val_every_n_epoch=trainer.check_val_every_n_epoch,
@@ -76,6 +78,16 @@ def advice(spent: Spent, setup: Setup) -> list[str]:
         return []
     knobs = list(_knobs(spent, setup))[:_MOST_KNOBS]
     return [_verdict(spent, setup), *(f"to speed up: {knob}" for knob in knobs)]
+
+
+def data_notice(spent: Spent, setup: Setup) -> str | None:
+    """One line if training waits much for its data, with the setting to change; None if it does not."""
+    if not _data_is_slow(spent):
+        return None
+    share, seconds = spent.data_wait_share, spent.training_seconds
+    what = f"data is the bottleneck: {share:.0%} of the last {seconds:.0f} s went into waiting for it"
+    knob = next(_data_knobs(spent, setup), None)
+    return f"{what}; to speed up: {knob}" if knob else what
 
 
 def _verdict(spent: Spent, setup: Setup) -> str:
@@ -119,6 +131,8 @@ def _data_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
         yield f"{node}.prefetch_factor=4 (long clips then delay a step less often)"
     else:
         yield "keep the audio on a local SSD, at the sample rate of the model (no resampling)"
+        if not setup.tarred:
+            yield "nest-ssl data tar, then model.train_ds.is_tarred=true (few large files instead of many small ones)"
 
 
 def _compute_knobs(spent: Spent, setup: Setup) -> Iterator[str]:

@@ -4,47 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from nest_ssl.checkpoint import atomic_write, load_lightning_checkpoint, save_nemo
-from nest_ssl.checkpoint.atomic import open_streaming
+from nest_ssl.checkpoint import SavedModel, load_lightning_checkpoint, write_nemo
+from nest_ssl.errors import CheckpointError
+from nest_ssl.training.checkpoint_files import LAST, CheckpointFiles
 from nest_ssl.training.settings import CheckpointSettings
 
 _log = logging.getLogger(__name__)
-_LAST = "-last"
-
-
-class SafeCheckpointIO(TorchCheckpointIO):
-    """Lightning's file access: written beside the target and moved there, read without running what it brings."""
-
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        with atomic_write(path) as temporary, open_streaming(temporary) as file:
-            torch.save(checkpoint, file)
-
-    def load_checkpoint(
-        self, path: Any, map_location: Callable | None = None, weights_only: bool | None = None
-    ) -> dict[str, Any]:
-        return load_lightning_checkpoint(Path(path))
+_BOOKS = (  # which file is which: put back when one could not be written
+    *("best_k_models", "best_model_path", "best_model_score", "kth_best_model_path", "kth_value", "current_score"),
+    *("last_model_path", "_last_checkpoint_saved", "_last_global_step_saved", "_nemo_of"),
+)
 
 
 class RunCheckpoint(ModelCheckpoint):
     """Lightning's checkpoints with NeMo's habits: `<filename>-last.ckpt` after every validation and at the end of the
     run, and `<name>.nemo` beside it."""
 
+    files: CheckpointFiles  # of the trainer, whose only file access it has to be
+
     def __init__(self, settings: CheckpointSettings, folder: Path, name: str, save_on_sigterm: bool) -> None:
         filename = settings.filename or f"{name}--{{{settings.monitor}:.4f}}-{{epoch}}"
+        seconds = settings.train_time_interval
         super().__init__(
             dirpath=settings.dirpath or folder / "checkpoints",
             filename=filename,
@@ -56,15 +47,22 @@ class RunCheckpoint(ModelCheckpoint):
             mode=settings.mode,
             auto_insert_metric_name=settings.auto_insert_metric_name,
             every_n_train_steps=settings.every_n_train_steps,
-            train_time_interval=settings.train_time_interval,
+            train_time_interval=None if seconds is None else timedelta(seconds=seconds),
             every_n_epochs=settings.every_n_epochs,
             save_on_train_epoch_end=settings.save_on_train_epoch_end,
         )
-        self.CHECKPOINT_NAME_LAST = filename + _LAST
+        self.CHECKPOINT_NAME_LAST = filename + LAST
         self.settings = settings
         self.save_on_sigterm = save_on_sigterm
         self.nemo_path = Path(self.dirpath or folder) / f"{settings.prefix or name}{settings.postfix}"
         self._nemo_of: tuple[int, str] | None = None  # step and best checkpoint that the archive was written at
+        self._books: dict[str, Any] = {}  # before what is being written
+        self._failure: str | None = None  # why something could not be
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        super().setup(trainer, pl_module, stage)
+        assert isinstance(trainer.strategy.checkpoint_io, CheckpointFiles)
+        self.files = trainer.strategy.checkpoint_io
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -80,20 +78,46 @@ class RunCheckpoint(ModelCheckpoint):
         self._save_last_if_behind(trainer)  # Lightning leaves it out when the loss has not improved
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._settle(trainer)
+        self._failure = None
         self._save_last_if_behind(trainer)
         if self.settings.save_nemo_on_train_end:
-            self._write_nemo_at_end(trainer, pl_module)
+            with self._keeping_books(trainer):
+                self._write_nemo_at_end(trainer, pl_module)
+        self._settle(trainer)
+        if self._failure is not None:
+            raise CheckpointError(f"the end of the run could not be saved: {self._failure}")
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         super().on_exception(trainer, pl_module, exception)
         if isinstance(exception, SIGTERMException) and self.save_on_sigterm:  # raised between two steps
             self._save_last_if_behind(trainer)
+            self._settle(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """A run that ends within an epoch has not finished it, though Lightning says so; a longer one goes on there."""
+        epochs, batches = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
+        if 0 < batches.completed < trainer.num_training_batches and epochs.completed == epochs.ready:
+            counted = checkpoint["loops"]["fit_loop"]["epoch_progress"]
+            for counts in (counted["total"], counted["current"]):
+                counts["processed"] -= 1
+                counts["completed"] -= 1
+            checkpoint["epoch"] -= 1
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        kept = {path: score for path, score in self.best_k_models.items() if Path(path).exists()}
-        if len(kept) != len(self.best_k_models):  # deleted since, or the run was killed between two files
+        # A checkpoint from elsewhere must not name what the run will delete: only files in its own folder are its own.
+        self.last_model_path = self.last_model_path if self._is_own(self.last_model_path) else ""
+        kept = {path: score for path, score in self.best_k_models.items() if self._is_own(path)}
+        if len(kept) != len(self.best_k_models) or self.kth_best_model_path not in (*kept, ""):
+            # deleted since, or the run was killed between two files
             self._rank_again(kept)
+
+    def _is_own(self, path: Any) -> bool:
+        """Whether this is a checkpoint that is there, inside the folder of the run."""
+        path = Path(str(path)).resolve()
+        own_folder = path.is_relative_to(Path(self.dirpath or "").resolve())
+        return own_folder and path.suffix == self.FILE_EXTENSION and path.is_file()
 
     def format_checkpoint_name(self, metrics: dict[str, Tensor], *args: Any, **kwargs: Any) -> str:
         if self.monitor is not None and self.monitor not in metrics:  # Lightning would write 0, a number that lies
@@ -102,36 +126,49 @@ class RunCheckpoint(ModelCheckpoint):
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         if self.monitor is None or self.monitor in monitor_candidates:
-            super()._save_topk_checkpoint(trainer, monitor_candidates)
+            with self._keeping_books(trainer):
+                super()._save_topk_checkpoint(trainer, monitor_candidates)
         else:
             _log.warning("there is no %s yet, so no best checkpoint at step %d", self.monitor, trainer.global_step)
+
+    def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
+        with self._keeping_books(trainer):
+            super()._save_last_checkpoint(trainer, monitor_candidates)
 
     def _save_last_if_behind(self, trainer: Trainer) -> None:
         if self.save_last and not self._should_skip_saving_checkpoint(trainer):
             self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
 
-    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
-        with self._writing_nemo(trainer):
-            self._write_or_link(trainer, filepath)
-
     @contextlib.contextmanager
-    def _writing_nemo(self, trainer: Trainer) -> Iterator[None]:
-        """Write the archive, if due, while the block writes a checkpoint: each waits for the disk half of the time."""
-        if not self.settings.always_save_nemo or trainer.lightning_module is None:
-            yield
-            return
-        with ThreadPoolExecutor(max_workers=1) as beside:
-            archive = beside.submit(self._write_nemo, trainer, trainer.lightning_module)
-            yield
-        archive.result()
+    def _keeping_books(self, trainer: Trainer) -> Iterator[None]:
+        """Let the block write; if it could not, everything is as before, and the next occasion tries again."""
+        self._settle(trainer)  # what was written in the background
+        self._books = {name: getattr(self, name) for name in _BOOKS}
+        self._books["best_k_models"] = dict(self.best_k_models)
+        yield
+        if not self.files.background:
+            self._settle(trainer)
 
-    def _write_or_link(self, trainer: Trainer, filepath: str) -> None:
+    def _settle(self, trainer: Trainer) -> None:
+        """Wait for what is being written; on every rank, if the first could not, as if it had never been tried."""
+        failure = trainer.strategy.broadcast(self.files.settle() if trainer.is_global_zero else None)
+        if failure is None:
+            return
+        self._failure = failure
+        for name, value in self._books.items():
+            setattr(self, name, value)
+        newest = self.last_model_path or "none"
+        if self.settings.on_write_error == "stop":
+            raise CheckpointError(f"a checkpoint could not be written: {failure}; the newest is {newest}")
+        _log.error("a checkpoint could not be written: %s; training goes on, the newest is %s", failure, newest)
+
+    def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
+        if self.settings.always_save_nemo and trainer.lightning_module is not None:
+            self._write_nemo(trainer, trainer.lightning_module)
         written = self._last_checkpoint_saved
-        same_step = self._last_global_step_saved == trainer.global_step
-        if trainer.strategy.broadcast(same_step and Path(written).is_file()):
-            # Best and last of one step hold the same state: a second name costs nothing.
+        if written and self._last_global_step_saved == trainer.global_step:  # best and last of one step are the same
             if trainer.is_global_zero:
-                _link(Path(written), Path(filepath))
+                self.files.give_second_name(Path(written), Path(filepath))
             trainer.strategy.barrier()
             self._last_checkpoint_saved = filepath
         else:
@@ -139,7 +176,7 @@ class RunCheckpoint(ModelCheckpoint):
 
     def _should_remove_checkpoint(self, trainer: Trainer, previous: str, current: str) -> bool:
         # Lightning keeps the checkpoint that a run resumed from; of `-last` there is to be one.
-        if _LAST in Path(previous).stem and _LAST in Path(current).stem and previous != current:
+        if LAST in Path(previous).stem and LAST in Path(current).stem and previous != current:
             return Path(previous).parent == Path(current).parent
         return super()._should_remove_checkpoint(trainer, previous, current)
 
@@ -149,8 +186,9 @@ class RunCheckpoint(ModelCheckpoint):
         decisive = 1 if self.settings.save_best_model else 0
         if self._nemo_of is not None and self._nemo_of[decisive] == now[decisive]:
             return
+        weights = trainer.strategy.lightning_module_state_dict()  # on all ranks: each may have a part
         if trainer.is_global_zero:
-            save_nemo(model, self.nemo_path)
+            self.files.write_beside(write_nemo, SavedModel(model.cfg, self.files.stable(weights)), self.nemo_path)
         self._nemo_of = now
 
     def _write_nemo_at_end(self, trainer: Trainer, model: LightningModule) -> None:
@@ -166,20 +204,3 @@ class RunCheckpoint(ModelCheckpoint):
         self.kth_best_model_path = ranked[-1] if ranked else ""
         if ranked:
             self.kth_value = kept[ranked[-1]]
-
-
-def newest_last_checkpoint(folder: Path) -> Path | None:
-    """The `-last.ckpt` to continue from; a run that was killed while replacing it leaves two."""
-    found = sorted(folder.glob("*last.ckpt"), key=lambda path: path.stat().st_mtime)
-    return found[-1] if found else None
-
-
-def _link(written: Path, name: Path) -> None:
-    """Give a file a second name, by a copy where the file system cannot link; either appears whole."""
-    if name.exists() and name.samefile(written):
-        return
-    with atomic_write(name) as temporary:
-        try:
-            os.link(written, temporary)
-        except OSError:
-            shutil.copyfile(written, temporary)

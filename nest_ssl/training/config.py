@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
@@ -17,52 +15,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.foreign_yaml import checked_sources, refuse_unfolding
 from nest_ssl.training.keys import check_keys
 
-DEFAULT_CONFIG = "nest_fast-conformer"
 _OVERRIDE = re.compile(r"(?P<add>\+{0,2})(?P<key>[^\s=+~][^\s=]*)=(?P<value>.*)", re.DOTALL)
 _SYNTAX = "[]{}'\"$"  # a value with one of these means to be more than a plain word or path
-
-
-@dataclass(frozen=True)
-class CommandLine:
-    """What was typed: which configuration, and what to change in it."""
-
-    config_dir: Path
-    config_name: str
-    overrides: list[str]
-    show: bool = False
-
-
-def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "train.py") -> CommandLine:
-    """Hydra's options that a run needs; a relative folder is looked for here, then beside the default one."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        allow_abbrev=False,
-        description="Pre-train a NEST encoder.",
-        epilog="example: python %(prog)s --config-name nest_tiny trainer.max_steps=100",
-    )
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
-    parser.add_argument("-cp", "--config-path", help=f"folder of configuration files (default: {config_dir.name})")
-    parser.add_argument("-cn", "--config-name", default=DEFAULT_CONFIG, help="file in it (default: %(default)s)")
-    parser.add_argument("--cfg", choices=["job"], help="print the configuration and stop")
-    options = parser.parse_intermixed_args(list(argv))
-    if options.config_path is not None:
-        config_dir = _existing_folder(options.config_path, beside=config_dir.parent)
-    name = re.sub(r"\.ya?ml$", "", options.config_name)
-    return CommandLine(config_dir.resolve(), name, options.overrides, show=options.cfg is not None)
 
 
 def load_config(command: CommandLine) -> DictConfig:
     """The configuration of a run: composed, complete, resolved, without a key that nothing reads."""
     cfg = compose(command.config_dir, command.config_name, command.overrides)
     try:
+        refuse_unfolding(cfg, command.config_name)
         missing = sorted(OmegaConf.missing_keys(cfg))
         if missing:
             raise ConfigError(f"{missing[0]}: has no value; give one on the command line: {missing[0]}=<value>")
         OmegaConf.resolve(cfg)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{error.full_key or command.config_name}: {_one_line(error)}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{command.config_name}: nested too deep, or refers to itself") from error
     check_keys(OmegaConf.to_container(cfg))  # type: ignore[arg-type]
     return cfg
 
@@ -73,21 +46,16 @@ def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> Dic
     groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
     tokens = [_lenient(token, groups) for token in overrides]
     try:
-        with initialize_config_dir(str(config_dir), version_base="1.3", job_name="train"):
+        with checked_sources(), initialize_config_dir(str(config_dir), version_base="1.3", job_name="train"):
             cfg = hydra_compose(config_name, overrides=tokens)
+    except ConfigError:
+        raise
     except yaml.YAMLError as error:
         raise ConfigError(_yaml_position(error, config_dir / f"{config_name}.yaml")) from error
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except Exception as error:  # a file that nobody would write can raise anything, deep nesting included
         raise ConfigError(f"{config_name}: {_one_line(error)}") from error
     OmegaConf.set_struct(cfg, False)
     return cfg
-
-
-def _existing_folder(path: str, beside: Path) -> Path:
-    for candidate in (Path(path), beside / path):
-        if candidate.is_dir():
-            return candidate
-    raise ConfigError(f"--config-path: {path!r} is not a folder")
 
 
 def _check_file(config_dir: Path, config_name: str) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shlex
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from nest_ssl.training.checkpoints import RunCheckpoint
+from nest_ssl.training.command_line import as_typed
 from nest_ssl.training.experiment import Experiment
 
 _log = logging.getLogger(__name__)
@@ -88,7 +87,7 @@ def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], f
         if checkpoint.nemo_path.exists():
             _log.info("NeMo archive:    %s", _shown(checkpoint.nemo_path))
     if experiment.settings.create_tensorboard_logger:
-        _log.info("to see curves:   tensorboard --logdir %s", _quoted([_shown(experiment.folder)]))
+        _log.info("to see curves:   %s", as_typed(["tensorboard", "--logdir", _shown(experiment.folder)]))
     if checkpoints and checkpoints[0].last_model_path:
         _log.info("to train on:     %s", how_to_continue(trainer, experiment, command, checkpoints[0].last_model_path))
 
@@ -103,11 +102,7 @@ def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[
             words = [word for word in words if not word.lstrip("+").startswith(f"{key}=")] + [f"{key}={2 * limit}"]
     if not experiment.settings.resume_if_exists:
         words.append(f"exp_manager.resume_from_checkpoint={_shown(last)}")
-    return _quoted(["python", *words])
-
-
-def _quoted(words: Sequence[str]) -> str:
-    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+    return as_typed(words)
 
 
 def _short(count: int) -> str:

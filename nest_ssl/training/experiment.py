@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import shutil
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,11 +18,16 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.errors import ConfigError
-from nest_ssl.training.checkpoints import RunCheckpoint, newest_last_checkpoint
+from nest_ssl.errors import ConfigError, one_line
+from nest_ssl.targets import check_arguments
+from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
+from nest_ssl.training.checkpoints import RunCheckpoint
+from nest_ssl.training.nonfinite import NonFiniteSteps
+from nest_ssl.training.problem_report import PROBLEM_REPORT, ProblemReport
+from nest_ssl.training.samples import ValidationSamples
 from nest_ssl.training.settings import ExperimentSettings, read_settings
 from nest_ssl.training.timing import RunTimer, StepTiming
 
@@ -40,17 +47,26 @@ class Experiment:
 
     def callbacks(self, cfg: DictConfig) -> list[Callback]:
         settings = self.settings
-        callbacks: list[Callback] = [ExperimentFolder(self, cfg)]
+        callbacks: list[Callback] = [
+            ExperimentFolder(self, cfg),
+            NonFiniteSteps(self.folder / "nonfinite_batches", settings.max_nonfinite_steps),
+        ]
         if settings.log_step_timing:
             callbacks.append(StepTiming())
         if settings.create_early_stopping_callback:
             callbacks.append(EarlyStopping(**vars(settings.early_stopping_callback_params)))
         if settings.max_time_per_run is not None:
             callbacks.append(RunTimer(settings.max_time_per_run))
+        callbacks.append(ProblemReport(self.folder))
+        if settings.log_samples:
+            callbacks.append(ValidationSamples(self.folder / "samples"))
         if settings.create_checkpoint_callback:
             sigterm = settings.create_preemption_callback
             callbacks.append(RunCheckpoint(settings.checkpoint_callback_params, self.folder, self.name, sigterm))
         return callbacks
+
+    def files(self) -> CheckpointFiles:
+        return CheckpointFiles(background=self.settings.checkpoint_callback_params.async_save)
 
     def loggers(self) -> list[Logger]:
         loggers: list[Logger] = []
@@ -59,6 +75,8 @@ class Experiment:
             loggers.append(TensorBoardLogger(**writer))
         if self.settings.create_wandb_logger:
             loggers.append(_wandb_logger(self.settings.wandb_logger_kwargs, self.folder))
+        if self.settings.create_mlflow_logger:
+            loggers.append(_mlflow_logger(self.settings.mlflow_logger_kwargs, self.folder, self.name))
         return loggers
 
 
@@ -107,7 +125,12 @@ def _check(settings: ExperimentSettings, trainer: Mapping[str, Any]) -> None:
         if not Path(path).is_file():
             raise ConfigError(f"exp_manager.files_to_copy: {path!r} is not a file")
     if settings.create_wandb_logger:
-        _check_wandb(settings.wandb_logger_kwargs)
+        if not settings.wandb_logger_kwargs.get("name") or not settings.wandb_logger_kwargs.get("project"):
+            raise ConfigError("exp_manager.wandb_logger_kwargs: set its name and its project")
+        _check_installed("create_wandb_logger", "wandb")
+    if settings.create_mlflow_logger:
+        check_arguments(MLFlowLogger, settings.mlflow_logger_kwargs, "exp_manager.mlflow_logger_kwargs")
+        _check_installed("create_mlflow_logger", "mlflow", "mlflow-skinny")
 
 
 def _run_folder(settings: ExperimentSettings, name: str) -> Path:
@@ -132,7 +155,7 @@ def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Pa
         raise ConfigError(f"exp_manager.resume_from_checkpoint: {str(named)!r} is not a file")
     if not settings.resume_if_exists:
         return named
-    last = newest_last_checkpoint(checkpoints)
+    last = checkpoint_to_continue(checkpoints)
     if last is None and named is None and not settings.resume_ignore_no_checkpoint:
         raise ConfigError(
             f"exp_manager.resume_if_exists: there is no *-last.ckpt in {checkpoints}; to start from scratch, set "
@@ -141,26 +164,43 @@ def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Pa
     return last or named
 
 
-def _check_wandb(arguments: Mapping[str, Any]) -> None:
-    if not arguments.get("name") or not arguments.get("project"):
-        raise ConfigError("exp_manager.wandb_logger_kwargs: set its name and its project")
-    try:
-        metadata.version("wandb")
-    except metadata.PackageNotFoundError:
-        raise ConfigError("exp_manager.create_wandb_logger: wandb is not installed; pip install wandb") from None
+def _check_installed(switch: str, *packages: str) -> None:
+    """Refuse a switch whose package is missing; one of several is enough."""
+    for package in packages:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(package)
+            return
+    raise ConfigError(f"exp_manager.{switch}: {packages[0]} is not installed; pip install {packages[-1]}")
 
 
 def _wandb_logger(arguments: Mapping[str, Any], folder: Path) -> Logger:
-    from lightning.pytorch.loggers import WandbLogger  # wandb is an extra
+    return WandbLogger(**{"save_dir": folder, **_given(arguments)})
 
-    return WandbLogger(
-        **{"save_dir": folder, **{name: value for name, value in arguments.items() if value is not None}}
-    )
+
+def _mlflow_logger(arguments: Mapping[str, Any], folder: Path, name: str) -> Logger:
+    """Into `mlruns` of the run's folder, unless the arguments or MLFLOW_TRACKING_URI say where to."""
+    from mlflow.exceptions import MlflowException  # mlflow is an extra
+
+    given = {"experiment_name": name, "run_name": folder.name, "save_dir": str(folder / "mlruns"), **_given(arguments)}
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or MLflow 3 refuses folders
+    try:
+        return MLFlowLogger(**given)
+    except MlflowException as error:
+        raise ConfigError(f"exp_manager.create_mlflow_logger: {one_line(error)}") from error
+
+
+def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Without null, which is NeMo's way to say nothing."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _set_earlier_files_aside(folder: Path) -> None:
-    """What an earlier start of the same run wrote moves to `run_N`, as in NeMo; event files stay for TensorBoard."""
-    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith("events.out.tfevents")]
+    """What an earlier start of the same run wrote moves to `run_N`, as in NeMo.
+
+    What goes on stays: the event files of TensorBoard, and the reports of audio, which other processes may hold.
+    """
+    stays = ("events.out.tfevents", PROBLEM_REPORT)
+    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(stays)]
     if files:
         aside = folder / f"run_{len(list(folder.glob('run_*')))}"
         aside.mkdir()

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from lightning.pytorch import Trainer
 
+from nest_ssl.data.lhotse_data import LHOTSE_KEYS
 from nest_ssl.data.loader import DATASET_KEYS
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.models.parts import MODEL_KEYS, PARTS
@@ -34,6 +35,8 @@ def check_keys(config: Mapping[str, Any]) -> None:
     for name in _NOT_FROM_A_FILE:
         if trainer.get(name) is not None:
             raise ConfigError(f"trainer.{name}: cannot be set in a configuration; remove it")
+    if isinstance(trainer.get("logger"), list | Mapping):
+        raise ConfigError("trainer.logger: cannot be described in a configuration; expected true or false")
     check_types(trainer, get_type_hints(Trainer.__init__), "trainer")
 
 
@@ -59,8 +62,9 @@ def _model_keys(model: Mapping[str, Any]) -> Keys:
 
 
 def _dataset_keys(node: Any, key: str) -> Keys:
-    keys = _leaves(DATASET_KEYS)
-    augmentor = node.get("batch_augmentor") if isinstance(node, Mapping) else None
+    options = node if isinstance(node, Mapping) else {}
+    keys = _leaves(LHOTSE_KEYS if options.get("use_lhotse") else DATASET_KEYS)
+    augmentor = options.get("batch_augmentor")
     if not isinstance(augmentor, Mapping):
         return keys
     return {**keys, "batch_augmentor": _class_keys(augmentor, f"{key}.batch_augmentor")}

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 _log = logging.getLogger(__name__)
 GLOO_DDP = "ddp_gloo"  # registered by run.py: DDP over gloo, the one backend that PyTorch has on Windows
+FSDP = "fsdp"  # ShardedStrategy
 _NO_GPU = "there is no GPU that PyTorch can use"
 _NO_FLOAT64 = "the quantizer's codebooks are float64, which Apple's GPU does not have"
 _DATASETS = ("model.train_ds", "model.validation_ds", "model.test_ds")
@@ -101,7 +102,7 @@ def _settle_devices(trainer: Any, machine: Machine) -> tuple[list[Adjustment], _
     nodes = int(trainer.get("num_nodes") or 1)
     usable = asked in ("auto", "gpu", "cuda") and machine.cuda_devices > 0
     if usable or asked not in ("auto", "cpu", "gpu", "cuda", "mps"):
-        return [], _Plan(gpu=True, processes=_gpu_count(devices, machine) * nodes)
+        return [], _Plan(gpu=True, processes=device_count(devices, machine.cuda_devices) * nodes)
 
     changes = []
     if asked != "cpu" and (asked != "auto" or machine.mps):  # `auto` without any GPU means the CPU already
@@ -117,7 +118,7 @@ def _settle_strategy(trainer: Any, machine: Machine, plan: _Plan) -> list[Adjust
     strategy = trainer.get("strategy") or "auto"
     changes = []
     distributed = str(strategy).startswith("ddp")
-    if distributed and plan.processes == 1:
+    if (distributed or strategy == FSDP) and plan.processes == 1:
         changes.append(Adjustment("trainer.strategy", strategy, "auto", "one process has nobody to share with"))
     elif machine.windows and plan.gpu and plan.processes > 1 and (distributed or strategy == "auto"):
         changes.append(Adjustment("trainer.strategy", strategy, GLOO_DDP, "Windows has no NCCL"))
@@ -147,12 +148,12 @@ def _is_count(devices: Any) -> bool:
     return str(devices).isdigit() and int(devices) > 0
 
 
-def _gpu_count(devices: Any, machine: Machine) -> int:
+def device_count(devices: Any, there: int) -> int:
     """How many GPUs Lightning would take: a count, -1 for all, or a list of indices (also `0,1`)."""
     if isinstance(devices, str) and "," in devices:
         return len([index for index in devices.split(",") if index.strip()])
     if devices in (None, "auto", -1, "-1"):
-        return max(1, machine.cuda_devices)
+        return max(1, there)
     return int(devices) if _is_count(devices) else max(1, len(devices))
 
 

@@ -1,14 +1,18 @@
-"""The state of a run while it trains: one bar over all steps on a terminal, a plain line now and then elsewhere."""
+"""The state of a run while it trains: a bar over all steps and a line of numbers on a terminal, elsewhere a plain line
+now and then."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from nest_ssl.training.throughput import Throughput
 
@@ -16,13 +20,23 @@ _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
 
 
+class _Bar(Progress):
+    """The bar, and below it the numbers, which together would not fit 80 columns."""
+
+    numbers = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(self.numbers, no_wrap=True, overflow="ellipsis")
+
+
 class TrainingProgress(Callback):
-    """Steps done, training loss, learning rate, validation loss, speed. ASCII where the output is not UTF-8."""
+    """Steps done, losses, learning rate, speed, share of waiting, time left. ASCII where the output is not UTF-8."""
 
     def __init__(self, throughput: Throughput, interactive: bool | None = None) -> None:
         self.throughput = throughput
         self.interactive = sys.stdout.isatty() if interactive is None else interactive
-        self._bar: Progress | None = None
+        self._bar: _Bar | None = None
         self._task = TaskID(0)
         self._shown_at = 0.0
         self._shown_step = -1
@@ -34,18 +48,20 @@ class TrainingProgress(Callback):
         self._shown_at = self._started_at
         if not trainer.is_global_zero or not self.interactive:
             return
-        self._bar = Progress(
+        self._bar = _Bar(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),  # what the line leaves over
-            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[steps]}"),
             TimeRemainingColumn(),
+            TextColumn("left"),
             console=Console(),
             expand=True,
             refresh_per_second=5,
         )
         self._task = self._bar.add_task(
-            "train", total=steps_to_train(trainer), completed=trainer.global_step, state=_short_state(trainer)
+            "train", total=steps_to_train(trainer), completed=trainer.global_step, steps=_steps(trainer)
         )
+        self._bar.numbers = _numbers(trainer)
         self._bar.start()
 
     def on_train_batch_end(
@@ -64,7 +80,7 @@ class TrainingProgress(Callback):
         if not trainer.sanity_checking:
             self._show(trainer, "train")
             if self._bar is not None:
-                self._bar.console.print(_state(trainer), highlight=False)
+                self._bar.console.print(f"step {_steps(trainer)}  {_numbers(trainer)}", highlight=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._shown_step != trainer.global_step:
@@ -78,16 +94,16 @@ class TrainingProgress(Callback):
         self._shown_at, self._shown_step = time.monotonic(), trainer.global_step
         if not trainer.is_global_zero:
             return
-        steps = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
         recent = self.throughput.recent()
         audio, wait = recent.audio_seconds_per_second * trainer.world_size, recent.data_wait_share
+        speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
         if self._bar is not None:
-            speed = f"{audio:.3g} audio s/s wait {wait:.0%}" if recent.batches else f"{steps:.1f}/s"
-            state = f"{_short_state(trainer)} {speed}"
-            self._bar.update(self._task, description=doing, completed=trainer.global_step, state=state)
+            self._bar.numbers = f"{_numbers(trainer)}{speed}"
+            self._bar.update(self._task, description=doing, completed=trainer.global_step, steps=_steps(trainer))
         elif not self.interactive:
-            speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
-            print(f"{_state(trainer)}  {steps:.2f} steps/s{speed}", flush=True)
+            rate = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
+            pace = f"{rate:.2f} steps/s{speed}{_time_left(trainer, rate)}"
+            print(f"step {_steps(trainer)}  {_numbers(trainer)}  {pace}", flush=True)
 
     def _stop(self) -> None:
         if self._bar is not None:
@@ -104,9 +120,13 @@ def steps_to_train(trainer: Trainer) -> int | None:
     return min(limits, default=None)
 
 
-def _state(trainer: Trainer) -> str:
+def _steps(trainer: Trainer) -> str:
     total = steps_to_train(trainer)
-    parts = [f"step {trainer.global_step}" + (f"/{total}" if total else "")]
+    return f"{trainer.global_step}/{total}" if total else str(trainer.global_step)
+
+
+def _numbers(trainer: Trainer) -> str:
+    parts = []
     metrics = trainer.callback_metrics
     if "train_loss" in metrics:
         parts.append(f"train_loss {float(metrics['train_loss']):.3f}")
@@ -117,7 +137,9 @@ def _state(trainer: Trainer) -> str:
     return "  ".join(parts)
 
 
-def _short_state(trainer: Trainer) -> str:
-    """The same in few words, so that a bar fits beside it on 80 columns."""
-    words = _state(trainer).replace("step ", "").replace("train_loss", "loss").replace("val_loss", "val")
-    return " ".join(words.split())
+def _time_left(trainer: Trainer, steps_per_second: float) -> str:
+    """At the pace of this start of the run, validations included; nothing if no end is known."""
+    total = steps_to_train(trainer)
+    if total is None or steps_per_second <= 0:
+        return ""
+    return f"  left {timedelta(seconds=round((total - trainer.global_step) / steps_per_second))}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from nest_ssl.training import lean_start  # noqa: F401  (first of all: it decide
 
 # isort: split
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
@@ -21,17 +23,25 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training.advice import Setup, advice
-from nest_ssl.training.checkpoints import SafeCheckpointIO
-from nest_ssl.training.config import load_config, parse_command_line
+from nest_ssl.training.bottleneck import BottleneckNotice
+from nest_ssl.training.checkpoint_files import CheckpointFiles
+from nest_ssl.training.command_line import parse_command_line
+from nest_ssl.training.config import load_config
 from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
-from nest_ssl.training.platform import GLOO_DDP, Machine, fit_to_machine
+from nest_ssl.training.monitor import TrainingMonitor
+from nest_ssl.training.nonfinite import NonFiniteSteps
+from nest_ssl.training.platform import FSDP, GLOO_DDP, Machine, fit_to_machine
 from nest_ssl.training.progress import TrainingProgress
+from nest_ssl.training.ranks import Ranks, lost_process
+from nest_ssl.training.settings import ExperimentSettings
+from nest_ssl.training.sharding import ShardedStrategy
+from nest_ssl.training.stopping import StopOnSignal, Stopped
 from nest_ssl.training.throughput import Throughput
 from nest_ssl.training.timing import ValidationSchedule
 
 _log = logging.getLogger(__name__)
-_INTERRUPTED, _TERMINATED = 130, 143  # what shells report for Ctrl-C and for SIGTERM
+_INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 class TrainFunction(Protocol):
@@ -60,8 +70,8 @@ def main(
         return _fail(_last_line(error))
     except MisconfigurationException as error:
         return _fail(f"trainer: {' '.join(str(error).split())}")
-    except SIGTERMException:
-        return _TERMINATED
+    except Stopped as stopped:
+        return stopped.exit_code
     except KeyboardInterrupt:
         return _INTERRUPTED
     return 0
@@ -75,7 +85,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     _seed(cfg.get("seed"))
     clock = _Clock()
     throughput = Throughput(_sample_rate(cfg))
-    trainer = _trainer(cfg, experiment, throughput, [clock, *callbacks])
+    trainer = _trainer(cfg, machine, experiment, throughput, [clock, *callbacks])
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
     model.maybe_init_from_pretrained_checkpoint(cfg)
     resume_from = experiment.resume_from if experiment else None
@@ -93,12 +103,24 @@ def _fit(trainer: pl.Trainer, model: pl.LightningModule, resume_from: Path | Non
     """Train to the end, or until the outside world says stop, which is returned."""
     try:
         trainer.fit(model, ckpt_path=resume_from)
-    except SIGTERMException as signal:
-        _log.info("told to terminate at step %d", trainer.global_step)
-        return signal
-    except SystemExit:  # how Lightning ends a run on Ctrl-C
+    except Stopped as stopped:
+        _log.info("stopped by %s at step %d", stopped.name, trainer.global_step)
+        return stopped
+    except SIGTERMException:  # before the first step
+        return Stopped(signal.SIGTERM)
+    except SystemExit:  # how Lightning ends a run on Ctrl-C, then
         _log.info("interrupted at step %d", trainer.global_step)
         return KeyboardInterrupt()
+    except torch.OutOfMemoryError as error:
+        raise NestError(
+            f"the GPU's memory is full at step {trainer.global_step}; lower model.train_ds.batch_size and raise "
+            "trainer.accumulate_grad_batches as much for the same updates, or lower model.train_ds.max_duration"
+        ) from error
+    except RuntimeError as error:
+        lost = lost_process(trainer, error)
+        if lost is None:
+            raise
+        raise NestError(lost) from error
     return None
 
 
@@ -139,26 +161,34 @@ def _sample_rate(cfg: DictConfig) -> int:
 
 
 def _trainer(
-    cfg: DictConfig, experiment: Experiment | None, throughput: Throughput, callbacks: Sequence[Callback]
+    cfg: DictConfig,
+    machine: Machine,
+    experiment: Experiment | None,
+    throughput: Throughput,
+    callbacks: Sequence[Callback],
 ) -> pl.Trainer:
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
-    arguments["strategy"] = arguments.get("strategy") or "auto"
+    strategy = arguments.get("strategy") or "auto"
+    arguments["strategy"] = ShardedStrategy() if strategy == FSDP else strategy
     arguments.setdefault("enable_model_summary", False)
-    every: list[Callback] = [ValidationSchedule(), *callbacks]
+    every: list[Callback] = [ValidationSchedule(), StopOnSignal(), Ranks(), *callbacks, TrainingMonitor()]
     if arguments.get("profiler") is None:  # one that was asked for measures all of this itself
-        every.append(throughput)
+        every.extend((throughput, BottleneckNotice(throughput, cfg, machine)))
         arguments["profiler"] = throughput.fetch_clock
     if arguments.get("enable_progress_bar", True):
         every.append(TrainingProgress(throughput))
     arguments["enable_progress_bar"] = False  # Lightning's own, which starts again with every epoch
     if GLOO_DDP not in StrategyRegistry:
         StrategyRegistry.register(GLOO_DDP, DDPStrategy, "DDP over gloo", process_group_backend="gloo")
+    files = experiment.files() if experiment else CheckpointFiles()
     try:
         if experiment is not None:
             every.extend(experiment.callbacks(cfg))
             arguments["logger"] = False
             arguments["enable_checkpointing"] = experiment.settings.create_checkpoint_callback
-        return pl.Trainer(**arguments, callbacks=every, plugins=[SafeCheckpointIO()])
+        else:
+            every.append(NonFiniteSteps(None, ExperimentSettings().max_nonfinite_steps))
+        return pl.Trainer(**arguments, callbacks=every, plugins=[files])
     except (MisconfigurationException, ValueError, TypeError) as error:
         raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
 

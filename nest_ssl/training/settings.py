@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 from nest_ssl.errors import ConfigError
 from nest_ssl.training.values import check_types
 
+_OTHER_LOGGERS = "use TensorBoard, create_wandb_logger or create_mlflow_logger"
 # switch -> what does the job here instead
-_NOT_BUILT = {
-    "create_mlflow_logger": "use TensorBoard or create_wandb_logger",
-    "create_dllogger_logger": "use TensorBoard or create_wandb_logger",
-    "create_clearml_logger": "use TensorBoard or create_wandb_logger",
-    "create_neptune_logger": "use TensorBoard or create_wandb_logger",
+NOT_BUILT = {
+    "create_dllogger_logger": _OTHER_LOGGERS,
+    "create_clearml_logger": _OTHER_LOGGERS,
+    "create_neptune_logger": _OTHER_LOGGERS,
     "create_ipl_epoch_stopper_callback": "it belongs to pseudo-labelling, not to pre-training",
     "create_straggler_detection_callback": "it needs NVIDIA's resiliency package",
     "create_fault_tolerance_callback": "it needs NVIDIA's resiliency package; resume_if_exists continues a stopped run",
     "log_delta_step_timing": "use log_step_timing",
     "ema.enable": "it is not part of NEST pre-training",
     "checkpoint_callback_params.filepath": "use dirpath and filename",
-    "checkpoint_callback_params.async_save": "checkpoints are written at once",
 }
 # NeMo's keys that say nothing here: arguments of what is not built, and what concerns NeMo's own start-up
 _IGNORED = (
-    *("mlflow_logger_kwargs", "dllogger_logger_kwargs", "clearml_logger_kwargs", "neptune_logger_kwargs", "ema"),
+    *("dllogger_logger_kwargs", "clearml_logger_kwargs", "neptune_logger_kwargs", "ema"),
     *("ipl_epoch_stopper_callback_params", "straggler_detection_params", "fault_tolerance", "step_timing_kwargs"),
     *("seconds_to_sleep", "log_tflops_per_sec_per_gpu", "disable_validation_on_resume", "resume_past_end"),
 )
@@ -44,17 +43,19 @@ class CheckpointSettings:
     save_last: bool = True
     save_top_k: int = 3
     save_weights_only: bool = False
-    mode: str = "min"
+    mode: Literal["min", "max"] = "min"
     auto_insert_metric_name: bool = True
     every_n_epochs: int | None = 1
     every_n_train_steps: int | None = None
-    train_time_interval: Any = None
+    train_time_interval: float | None = None  # seconds
     save_on_train_epoch_end: bool | None = False
     prefix: str | None = None
     postfix: str = ".nemo"
     save_best_model: bool = False
     always_save_nemo: bool = False
     save_nemo_on_train_end: bool = True
+    async_save: bool = False  # write a copy in the background
+    on_write_error: Literal["continue", "stop"] = "continue"  # a full disk; ours alone, NeMo stops
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class EarlyStoppingSettings:
     """Arguments of Lightning's EarlyStopping, with NeMo's defaults."""
 
     monitor: str = "val_loss"
-    mode: str = "min"
+    mode: Literal["min", "max"] = "min"
     min_delta: float = 0.001
     patience: int = 10
     verbose: bool = True
@@ -90,6 +91,9 @@ class ExperimentSettings:
     summary_writer_kwargs: dict[str, Any] = field(default_factory=dict)
     create_wandb_logger: bool = False
     wandb_logger_kwargs: dict[str, Any] = field(default_factory=dict)
+    create_mlflow_logger: bool = False
+    mlflow_logger_kwargs: dict[str, Any] = field(default_factory=dict)
+    log_samples: bool = True  # an utterance or two of each validation, as arrays and pictures (ours alone)
     create_checkpoint_callback: bool = True
     checkpoint_callback_params: CheckpointSettings = field(default_factory=CheckpointSettings)
     create_early_stopping_callback: bool = False
@@ -98,16 +102,17 @@ class ExperimentSettings:
     files_to_copy: list[str] = field(default_factory=list)
     log_step_timing: bool = True
     max_time_per_run: str | None = None
+    max_nonfinite_steps: int = 10  # in a row, each of which is left out; then the run stops (ours alone)
 
 
-CHECKPOINT_KEYS = (*(f.name for f in fields(CheckpointSettings)), "filepath", "async_save", *_IGNORED_CHECKPOINT)
+CHECKPOINT_KEYS = (*(f.name for f in fields(CheckpointSettings)), "filepath", *_IGNORED_CHECKPOINT)
 EARLY_STOPPING_KEYS = tuple(f.name for f in fields(EarlyStoppingSettings))
-EXPERIMENT_KEYS = (*(f.name for f in fields(ExperimentSettings)), *(k for k in _NOT_BUILT if "." not in k), *_IGNORED)
+EXPERIMENT_KEYS = (*(f.name for f in fields(ExperimentSettings)), *(k for k in NOT_BUILT if "." not in k), *_IGNORED)
 
 
 def read_settings(config: Mapping[str, Any], key: str = "exp_manager") -> ExperimentSettings:
     """The settings of a plain `exp_manager` node whose keys are known (see `keys.py`)."""
-    for switch, instead in _NOT_BUILT.items():
+    for switch, instead in NOT_BUILT.items():
         if _lookup(config, switch):
             raise ConfigError(f"{key}.{switch}: not available here; {instead}")
     nodes = {"checkpoint_callback_params": CheckpointSettings, "early_stopping_callback_params": EarlyStoppingSettings}
@@ -125,8 +130,6 @@ def _read(config: Mapping[str, Any], settings: type, key: str) -> Any:
     }
     chosen = {name: _as_text(value) if str in get_args(hints[name]) else value for name, value in chosen.items()}
     check_types(chosen, hints, key)
-    if chosen.get("mode", "min") not in ("min", "max"):
-        raise ConfigError(f"{key}.mode: {chosen['mode']!r}; expected 'min' or 'max'")
     return settings(**chosen)
 
 

@@ -11,22 +11,28 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from torch.utils.data import IterableDataset
 
+from nest_ssl.training.unknown_length import check_limits
+
 _log = logging.getLogger(__name__)
 
 
 class StepTiming(Callback):
-    """Logs the seconds of each training step under NeMo's name, data loading not included."""
+    """Logs the seconds of a training step under NeMo's name, data loading not included; the mean over processes."""
 
     def __init__(self) -> None:
         self._start = 0.0
+        self._wanted = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._wanted = will_log(trainer)
         self._start = time.perf_counter()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        pl_module.log("train_step_timing in s", time.perf_counter() - self._start, on_step=True, batch_size=1)
+        if self._wanted:
+            seconds, several = time.perf_counter() - self._start, trainer.world_size > 1
+            pl_module.log("train_step_timing in s", seconds, on_step=True, batch_size=1, sync_dist=several)
 
 
 class RunTimer(Timer):
@@ -46,13 +52,22 @@ class ValidationSchedule(Callback):
     """Counts `val_check_interval` across epochs where an epoch has fewer steps, which Lightning refuses."""
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        check_limits(trainer, pl_module.train_dataloader(), pl_module.val_dataloader())
         interval = trainer.val_check_interval
         if not isinstance(interval, int) or trainer.check_val_every_n_epoch is None or not trainer.limit_val_batches:
             return
         batches = _batches_in_epoch(pl_module.train_dataloader(), trainer)
-        if batches is not None and interval > batches:
+        if batches is None or interval > batches:
             trainer.check_val_every_n_epoch = None
-            _log.info("validation every %d steps, counted across epochs (an epoch has %d)", interval, batches)
+            known = "it is not known how many an epoch has" if batches is None else f"an epoch has {batches}"
+            _log.info("validation every %d steps, counted across epochs (%s)", interval, known)
+
+
+def will_log(trainer: Trainer) -> bool:
+    """Whether the step that is being taken ends with a line in the logs; a batch that only accumulates does not."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    due = bool(every) and (trainer.global_step + 1) % every == 0
+    return due and not trainer.fit_loop.epoch_loop._should_accumulate()
 
 
 def _batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:

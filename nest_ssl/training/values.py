@@ -15,6 +15,10 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 def check_types(config: Mapping[str, Any], hints: Mapping[str, Any], key: str) -> None:
     """Refuse a value that its declared type does not allow; types beyond YAML's plain values are not judged."""
     for name, value in config.items():
+        if typing.get_origin(hints.get(name)) is typing.Literal:
+            choices = typing.get_args(hints[name])
+            if value not in choices:
+                raise ConfigError(f"{key}.{name}: {value!r}; expected {' or '.join(map(repr, choices))}")
         allowed = _plain_types(hints.get(name))
         if allowed and not _fits(value, allowed):
             expected = " or ".join(_NAMES[kind] for kind in allowed if kind is not types.NoneType)

@@ -21,7 +21,8 @@ from nest_ssl.alignment.recorder import LayerListener, RecorderOptions, Recordin
 from nest_ssl.alignment.recording import Recording
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.training.config import CommandLine, load_config
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.config import load_config
 from tests.alignment.conftest import ROOT, SMALL
 
 STEP_FILES = {

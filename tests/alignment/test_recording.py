@@ -97,3 +97,42 @@ def test_a_recording_of_another_format_is_refused(copied: Path) -> None:
     (copied / "metadata.pkl").write_bytes(pickle.dumps({"format": 99}))
     with pytest.raises(CheckpointError, match="has format 99, expected 1; record it again"):
         Recording(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("metadata.pkl", {"format": 1, "versions": [1]}),
+        ("metadata.pkl", {"format": 1, "config": "text"}),
+        ("metadata.pkl", {"format": 1, "history": {"a": 1}}),
+        ("metadata.pkl", {"format": 1, "history": [{"step": 0}]}),
+        ("metadata.pkl", {"format": 1, "history": [{"step": 0, "loss": "x", "grad_norm": 1, "lr": 1}]}),
+        ("metadata.pkl", {"format": 1, "history": [{"step": 0, "loss": 10**400, "grad_norm": 1, "lr": 1}]}),
+        ("model_structure.pkl", {"layers": {}, "tensors": {"a": {"shape": "x", "dtype": "float32", "kind": "buffer"}}}),
+        ("model_structure.pkl", {"layers": {}, "tensors": {"a": {"shape": [10**400], "dtype": "f", "kind": "buffer"}}}),
+        ("model_structure.pkl", {"layers": {}, "tensors": {"a": 1}}),
+    ],
+)
+def test_values_that_nobody_records_are_refused(name: str, value: Any, copied: Path) -> None:
+    (copied / name).write_bytes(pickle.dumps(value))
+    with pytest.raises(CheckpointError, match=rf"{name}: .*record it again") as refusal:
+        READERS[name](Recording(copied))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_loss_is_one_number_and_a_call_holds_tensors(copied: Path) -> None:
+    torch.save(torch.zeros(2), copied / "step_0" / "loss.pt")
+    with pytest.raises(CheckpointError, match="expected one number"):
+        _ = Recording(copied).step(0).loss
+    call = {"order": 0, "type": "x", "inputs": {}, "outputs": {}, "changed": {"0": 1}}
+    torch.save({"a": [call]}, copied / "step_0" / "layer_outputs.pkl")
+    with pytest.raises(CheckpointError, match="is not a list of calls"):
+        _ = Recording(copied).step(0).layers
+
+
+def test_settings_nested_without_end_are_refused(copied: Path) -> None:
+    config: dict[str, Any] = {}
+    config["a"] = config
+    (copied / "metadata.pkl").write_bytes(pickle.dumps({"format": 1, "config": config}))
+    with pytest.raises(CheckpointError, match=r"metadata\.pkl: refused: it unfolds to more than"):
+        Recording(copied)

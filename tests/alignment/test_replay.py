@@ -119,3 +119,31 @@ def test_a_stranger_s_configuration_runs_nothing(
     theirs = set_metadata(copied, **changes)
     with pytest.raises(NestError, match=reason):
         replay(theirs, [0], tmp_path / "replay")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"config__encoder__d_model": 10**6}, r"encoder\.d_model: 1000000 asks for a model of .*its weights are for"),
+        ({"config__encoder__n_layers": 10**6}, r"encoder\.n_layers: 1000000; expected at most 1000"),
+        ({"config__encoder": None}, r"model\.encoder: missing"),
+    ],
+)
+def test_a_configuration_made_to_harm_builds_nothing(
+    copied: Path, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    theirs = set_metadata(copied, **changes)
+    with pytest.raises(NestError, match=message) as caught:
+        replay(theirs, [0], tmp_path / "replay")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "replay").exists()
+
+
+@pytest.mark.parametrize("masks", [None, torch.zeros(3), torch.zeros(7, 1, 5)])
+def test_tensors_that_fit_nothing_are_one_line(copied: Path, tmp_path: Path, masks: torch.Tensor | None) -> None:
+    outputs = torch.load(copied / "step_0" / "forward_output.pt", weights_only=True)
+    del outputs["masks"]
+    torch.save(outputs if masks is None else {**outputs, "masks": masks}, copied / "step_0" / "forward_output.pt")
+    with pytest.raises(NestError, match="step 0 cannot be replayed") as caught:
+        replay(Recording(copied), [0], tmp_path / "replay")
+    assert "\n" not in str(caught.value)

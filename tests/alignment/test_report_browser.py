@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from nest_ssl.alignment.compare import CurvePoint
 from nest_ssl.alignment.report import write_report
 from tests.alignment.example_comparisons import diverging
+from tests.browsing import Visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_QUIET = (
-    *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-)
 _ATTACK = "<img src=https://example.org/x onerror=document.title='attacked'>"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium of this machine; a test without one is skipped unless NEST_REQUIRE_BROWSER asks for it."""
-    program = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        program = None
-    if program is None:
-        message = f"the report's browser test needs playwright and one of {', '.join(_BROWSERS)}"
-        pytest.fail(message) if os.environ.get("NEST_REQUIRE_BROWSER") else pytest.skip(message)
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(_QUIET), headless=True)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")
@@ -52,23 +29,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("report") / "report.html"
     write_report(comparison, path, title=_ATTACK)
     return path
-
-
-class Visit:
-    """A page of its own, and what it did behind the reader's back."""
-
-    def __init__(self, browser: Browser, report: Path, **options: Any) -> None:
-        self.page: Page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, "locale": "en-GB", **options})
-        self.page.set_default_timeout(5000)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(report.as_uri())
-
-    def shows(self, text: str) -> bool:
-        return self.page.get_by_text(text).first.is_visible()
 
 
 @pytest.fixture

@@ -94,3 +94,14 @@ def test_values_that_are_used_twice_are_refused_before_they_are_copied() -> None
 def test_numbers_survive_the_way_through_text() -> None:
     values = {"lr": 1e-06, "big": 1e20, "betas": [0.9, 0.98], "third": 1 / 3, "on": True, "no": "no", "off": None}
     assert OmegaConf.to_container(config_of_values(values, PATH)) == values
+
+
+def test_a_list_of_many_manifests_is_no_attack() -> None:
+    manifests = [f"shard_{i}.json" for i in range(15_000)]
+    assert (
+        config_of_values({"train_ds": {"manifest_filepath": manifests}}, PATH).train_ds.manifest_filepath == manifests
+    )
+    with pytest.raises(
+        CheckpointError, match=r"^model\.nemo: refused: its configuration: it unfolds to more than 100000"
+    ):
+        config_of_values({"a": [1] * 100_001}, PATH)

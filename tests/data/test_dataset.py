@@ -1,6 +1,7 @@
 # ruff: noqa: NPY002 - NumPy's global generator is what is tested
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ def test_an_item_is_an_utterance_with_noise_of_its_length(corpus: DummyCorpus) -
         assert len(item.audio) == round(dataset.manifest.durations[index] * RATE)
         assert 0 < item.noise_len <= item.audio_len
         assert item.noise.any()
-        assert item.skipped == 0
+        assert item.problems == ()
 
 
 def test_short_audio_is_lengthened(write_audio: Callable, write_manifest: Callable) -> None:
@@ -54,7 +55,7 @@ def test_pad_audio() -> None:
 def broken(write_audio: Callable, write_manifest: Callable, tmp_path: Path) -> str:
     """Six lines, of which 2 to 5 cannot be used: missing, not audio, empty, NaN."""
     (tmp_path / "text.wav").write_text("this is not audio")
-    good = np.full(RATE, 0.25)
+    good = np.linspace(0, 0.25, RATE)
     rows = [
         write_audio("0.wav", good),
         {"audio_filepath": "missing.wav", "duration": 1.0},
@@ -66,21 +67,24 @@ def broken(write_audio: Callable, write_manifest: Callable, tmp_path: Path) -> s
     return write_manifest(rows)
 
 
-def test_unreadable_files_are_replaced_by_the_next_readable_one_and_counted(
-    broken: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unreadable_files_are_replaced_by_the_next_readable_one_and_named(broken: str) -> None:
     dataset = AudioNoiseDataset(manifest_filepath=broken, sample_rate=RATE)
     items = [dataset[index] for index in range(6)]
     assert [item.sample_id for item in items] == ["0", "5", "5", "5", "5", "5"]
-    assert [item.skipped for item in items] == [0, 4, 3, 2, 1, 0]
+    assert [len(item.problems) for item in items] == [0, 4, 3, 2, 1, 0]
     assert dataset.collate_fn(items).skipped == 10
-    for line, name in ((2, "missing.wav"), (3, "text.wav"), (4, "empty.wav"), (5, "nan.wav")):
-        assert any(name in record.message and f"{broken}:{line}" in record.message for record in caplog.records)
+    kinds = ["unreadable", "unreadable", "empty", "not_finite"]
+    names = ["missing.wav", "text.wav", "empty.wav", "nan.wav"]
+    for number, problem, kind, name in zip(range(2, 6), items[1].problems, kinds, names, strict=True):
+        assert (problem.kind, problem.outcome, problem.line) == (kind, "skipped", f"{broken}:{number}")
+        assert problem.file.endswith(name)
+        assert problem.message.startswith(problem.file)
+        assert problem.message.endswith(f"({broken}:{number})")
 
 
 def test_the_search_goes_round_and_gives_up(write_audio: Callable, write_manifest: Callable) -> None:
     bad = {"audio_filepath": "missing.wav", "duration": 1.0}
-    path = write_manifest([write_audio("a.wav", np.full(RATE, 0.1)), bad, bad])
+    path = write_manifest([write_audio("a.wav", np.linspace(0, 0.1, RATE)), bad, bad])
     assert AudioNoiseDataset(manifest_filepath=path, sample_rate=RATE)[1].sample_id == "0"
     with pytest.raises(AudioError, match=r"missing\.wav: .*giving up"):
         AudioNoiseDataset(manifest_filepath=write_manifest([bad] * 300), sample_rate=RATE)[0]
@@ -102,6 +106,51 @@ def test_channels_must_come_down_to_one(write_audio: Callable, write_manifest: C
     for selector in (None, [0, 1]):
         with pytest.raises(AudioError, match="channel_selector"):
             AudioNoiseDataset(**options, channel_selector=selector)[0]
+
+
+@pytest.fixture
+def suspicious(write_audio: Callable, write_manifest: Callable) -> str:
+    """Five lines: healthy, silent, shorter and longer than they say, healthy."""
+    sound = np.sin(np.arange(2 * RATE) / 10)
+    rows = [
+        write_audio("0.wav", sound),
+        write_audio("silent.wav", 0 * sound),
+        {**write_audio("shorter.wav", sound[:RATE]), "duration": 1.5},
+        {**write_audio("longer.wav", sound), "duration": 1.5},
+        write_audio("4.wav", sound / 2),
+    ]
+    return write_manifest(rows, "suspicious.json")
+
+
+def test_suspicious_files_are_used_as_they_are_and_named(suspicious: str) -> None:
+    dataset = AudioNoiseDataset(manifest_filepath=suspicious, sample_rate=RATE)
+    items = [dataset[index] for index in range(5)]
+    assert [item.sample_id for item in items] == ["0", "1", "2", "3", "4"]
+    assert [int(item.audio_len) / RATE for item in items] == [2, 2, 1, 1.5, 2]
+    found = [[(problem.kind, problem.outcome) for problem in item.problems] for item in items]
+    assert found == [[], [("silent", "used")], [("shorter", "used")], [("longer", "used")], []]
+    assert dataset.collate_fn(items).skipped == 0
+
+
+def test_suspicious_files_are_skipped_or_stop_on_request(suspicious: str) -> None:
+    dataset = AudioNoiseDataset(manifest_filepath=suspicious, sample_rate=RATE, suspicious_audio="skip")
+    assert [dataset[index].sample_id for index in range(5)] == ["0", "4", "4", "4", "4"]
+    assert [problem.kind for problem in dataset[1].problems] == ["silent", "shorter", "longer"]
+    assert dataset.collate_fn([dataset[1]]).skipped == 3
+    dataset = AudioNoiseDataset(manifest_filepath=suspicious, sample_rate=RATE, suspicious_audio="stop")
+    assert dataset[0].problems == ()
+    for index, what in ((1, "is silent"), (2, "has 1.000 s, the manifest says 1.5 s"), (3, "has 2.000 s")):
+        with pytest.raises(AudioError, match=rf"\.wav: {what}.*\({re.escape(suspicious)}:{index + 1}\)$"):
+            dataset[index]
+
+
+def test_noise_that_cannot_be_read_is_named_too(broken: str, suspicious: str) -> None:
+    dataset = AudioNoiseDataset(manifest_filepath=suspicious, sample_rate=RATE, noise_manifest=broken)
+    np.random.seed(0)
+    problems = [problem for index in range(10) for problem in dataset[index % 2 * 4].problems]
+    assert {problem.outcome for problem in problems} == {"drew other noise"}
+    assert {problem.kind for problem in problems} <= {"unreadable", "not_finite"}
+    assert all(problem.message.endswith(f"({problem.line})") for problem in problems)
 
 
 def test_replacing_a_file_draws_no_extra_numbers(broken: str, corpus: DummyCorpus) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.data import AudioNoiseBatch, build_dataloader, tarred_loader
 from nest_ssl.data import loader as loader_module
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.loader import DATASET_KEYS
@@ -188,10 +188,10 @@ def test_numerics_reach_the_noise(config: dict[str, Any], corpus: DummyCorpus) -
 
 
 def test_every_key_is_taken_out_refused_or_listed_as_unused() -> None:
-    source = Path(loader_module.__file__).read_text()
+    source = "".join(Path(module.__file__).read_text() for module in (loader_module, tarred_loader))
     taken_out = {key for key in DATASET_KEYS if source.count(f'"{key}"') > 1}
     assert taken_out == loader_module._USED_KEYS
-    assert taken_out | loader_module._UNUSED_KEYS | set(loader_module._UNSUPPORTED_KEYS) == DATASET_KEYS
+    assert taken_out | loader_module._UNUSED_KEYS | set(loader_module.UNSUPPORTED_KEYS) == DATASET_KEYS
 
 
 def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
@@ -225,8 +225,8 @@ def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
         ({"batch_augmentor": {**AUGMENTOR, "prob": 2}}, r"batch_augmentor: prob is 2"),
         ({"batch_augmentor": {**AUGMENTOR, "probb": 1}}, r"batch_augmentor\.probb: .*did you mean 'prob'"),
         ({"batch_augmentor": "x"}, "batch_augmentor: is 'x'"),
-        ({"is_tarred": True}, r"is_tarred: not supported in this version; use a plain JSON-lines manifest"),
-        ({"use_lhotse": True}, "use_lhotse: not supported"),
+        ({"is_tarred": True}, r"tarred_audio_filepaths: is missing; expected the path of a tar file"),
+        ({"use_lhotse": "yes"}, "use_lhotse: is 'yes'; expected true or false"),
         ({"use_dali": True}, "use_dali: not supported"),
         ({"augmentor": {"white_noise": {}}}, "augmentor: not supported in this version; use `batch_augmentor`"),
         ({"is_concat": True, "concat_sampling_technique": "temp"}, "concat_sampling_technique: is 'temp'"),

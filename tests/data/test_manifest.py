@@ -1,16 +1,23 @@
 from __future__ import annotations
 
+import gc
 import logging
+import multiprocessing
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.manifest import Manifest, load_manifest
+from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.errors import ManifestError
 
 Writer = Callable[..., str]
+ROOT = Path(__file__).parents[2]
 
 
 def test_entries_keep_their_order_over_several_files(write_manifest: Writer) -> None:
@@ -124,3 +131,49 @@ def test_it_travels_to_another_process_and_ends_where_it_ends(write_manifest: Wr
     for index in (2, -1):
         with pytest.raises(IndexError):
             manifest[index]
+
+
+def test_a_spawned_process_maps_the_arrays_of_a_large_one(tmp_path: Path, write_manifest: Writer) -> None:
+    rows = [{"audio_filepath": f"/some/folder/{number:09}.wav", "duration": number + 1.0} for number in range(200_000)]
+    manifest = load_manifest([write_manifest(rows)])
+    context = multiprocessing.get_context("spawn")
+    receiving, sending = context.Pipe(duplex=False)
+    process = context.Process(target=_describe, args=(manifest, sending))
+    process.start()
+    last, arrays = receiving.recv()
+    process.join()
+    assert last == manifest[len(manifest) - 1]
+    names = {array["file"] for array in arrays}
+    assert len(names) == 6
+    assert all(array["class"] == "memmap" for array in arrays)
+    del manifest
+    gc.collect()
+    assert not any(Path(name).exists() for name in names)
+
+
+def _describe(manifest: Manifest, answer: Any) -> None:
+    shared = [value.values for value in vars(manifest).values() if isinstance(value, SharedArray)]
+    arrays = [{"class": type(array).__name__, "file": str(array.filename)} for array in shared]
+    answer.send((manifest[len(manifest) - 1], arrays))
+
+
+def test_a_million_lines_take_seconds_and_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "m.json"
+    with path.open("w") as file:
+        for number in range(1_000_000):
+            file.write(
+                f'{{"audio_filepath": "/data/speech/speaker{number % 999:03}/{number:08}.wav", "duration": 9.5}}\n'
+            )
+    code = (
+        "import resource, sys, time; from nest_ssl.data.manifest import load_manifest;"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; start = time.process_time();"
+        "manifest = load_manifest([sys.argv[1]]); seconds = time.process_time() - start;"
+        "print(len(manifest), seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)"
+    )
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines, seconds, megabytes = map(float, done.stdout.split())
+    assert lines == 1_000_000
+    assert seconds < 10  # 2 s on an idle machine; tests share theirs
+    if sys.platform == "linux":  # elsewhere the unit differs
+        assert megabytes < 150

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from nest_ssl.data.buckets import DurationBatches, ItemLists
+from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.random_states import get_random_states, set_random_states
 from nest_ssl.data.resumable import ResumableLoader
+from nest_ssl.data.stream import Place, Stream
 
 ITEMS, BATCH = 23, 3
 
@@ -22,11 +24,46 @@ ITEMS, BATCH = 23, 3
 class Dice(Dataset[float]):
     """Every item is a throw of all generators, so that any difference in their states shows."""
 
+    def __init__(self, items: int = ITEMS) -> None:
+        self.items = items
+
     def __len__(self) -> int:
-        return ITEMS
+        return self.items
 
     def __getitem__(self, index: int) -> float:
         return index + random.random() + np.random.rand() + float(torch.rand(()))  # noqa: NPY002
+
+
+class UnevenStream(Stream):
+    """The first of two workers is soon done."""
+
+    def __init__(self) -> None:
+        self.dice = Dice()
+        self.used = self.start = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        first, last = (0, 15) if worker is None else ((0, 2), (2, 15))[worker.id]
+        self.used, self.start = self.start, 0
+        for index in range(first + self.used, last):
+            self.used += 1
+            yield self.dice[index]
+
+    def place(self) -> Place:
+        return {"used": self.used}
+
+    def start_from(self, place: Place) -> None:
+        self.start = place["used"]
+
+    def __len__(self) -> int:
+        return 15
+
+
+class EndlessLooking(UnevenStream):
+    """The same, but nobody knows how many there are."""
+
+    def __len__(self) -> int:
+        raise TypeError
 
 
 def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
@@ -36,6 +73,13 @@ def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
     if kind == "by duration":
         sampler = DurationBatches(np.arange(1.0, ITEMS + 1), batch_duration=40, num_buckets=4, seed=5)
         return ResumableLoader(ItemLists(Dice()), batch_size=None, sampler=sampler, **options)
+    if kind == "uneven stream":
+        loader = ResumableLoader(UnevenStream(), batch_size=BATCH, **options)
+        loader.batches_per_epoch = 6 if num_workers else 5  # 1 + 5
+        return loader
+    if kind in SAMPLING_TECHNIQUES:
+        parts: Any = [Dice(9), Dice(4), Dice(10)]
+        return ResumableLoader(ConcatDataset(parts, sampling_technique=kind), batch_size=BATCH, **options)
     return ResumableLoader(Dice(), batch_size=BATCH, shuffle=kind == "shuffled", **options)
 
 
@@ -50,6 +94,40 @@ def train(loader: ResumableLoader, epochs: range, stop_after: int | None = None)
             count += 1
             if count == stop_after:
                 return
+
+
+def train_ahead(loader: ResumableLoader, epochs: range, stop_after: int | None = None) -> Iterator[Any]:
+    """As Lightning does without a length: the next batch is there before this one is trained on."""
+    count = 0
+    for _ in epochs:
+        batches = iter(loader)
+        following = next(batches, None)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            yield batch, float(torch.rand(())), random.random()
+            count += 1
+            if count == stop_after:
+                return
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_without_a_length_the_batch_that_is_there_already_is_made_again(num_workers: int) -> None:
+    def make_unsized() -> ResumableLoader:
+        return ResumableLoader(EndlessLooking(), batch_size=BATCH, num_workers=num_workers, collate_fn=list)
+
+    seed(1)
+    uninterrupted = list(train_ahead(make_unsized(), range(3)))
+    in_epoch = len(uninterrupted) // 3
+    for stop in (1, 4, in_epoch, in_epoch + 2) if num_workers else range(1, 3 * in_epoch):
+        seed(1)
+        loader = make_unsized()
+        before = list(train_ahead(loader, range(3), stop))
+        state = loader.state_dict()
+        seed(2)
+        resumed = make_unsized()
+        resumed.load_state_dict(state)
+        after = list(train_ahead(resumed, range(stop // in_epoch, 3)))
+        assert before + after == uninterrupted, stop
 
 
 def seed(value: int) -> None:
@@ -67,14 +145,20 @@ def seed(value: int) -> None:
         ("shuffled", 2, False),
         ("by duration", 2, False),
         ("shuffled", 2, True),
+        ("temperature", 0, False),
+        ("round-robin", 0, False),
+        ("random", 2, True),
+        ("round-robin", 2, False),
+        ("uneven stream", 0, False),
+        ("uneven stream", 2, False),
     ],
 )
 def test_a_run_that_stops_anywhere_goes_on_to_the_bit(kind: str, num_workers: int, persistent: bool) -> None:
     seed(1)
     loader = make(kind, num_workers, persistent)
-    in_epoch = len(loader)
+    in_epoch = loader.batches_per_epoch or len(loader)
     uninterrupted = list(train(loader, range(3)))
-    stops = (1, 4, in_epoch, in_epoch + 3) if num_workers else range(1, 3 * in_epoch)
+    stops = (1, 4, 5, in_epoch, in_epoch + 3) if num_workers else range(1, 3 * in_epoch)
     for stop in stops:
         seed(1)
         loader = make(kind, num_workers, persistent)
@@ -131,7 +215,16 @@ def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixtur
     resumed.load_state_dict(loader.state_dict())
     first = next(iter(resumed))[0]
     assert 4 * BATCH <= first < 4 * BATCH + 3  # three throws
-    assert "from the same place in the data, but not with the same random numbers" in caplog.text
+    assert "goes on after the same share of its epoch, but with other random numbers" in caplog.text
+
+
+def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCaptureFixture) -> None:
+    loader = make("uneven stream", 0, False)
+    list(train(loader, range(1), 2))
+    resumed = make("uneven stream", 2, False)
+    resumed.load_state_dict(loader.state_dict())
+    assert len(list(resumed)) == 6
+    assert "from the beginning of its epoch" in caplog.text
 
 
 def test_random_states_come_back() -> None:

@@ -72,7 +72,7 @@ def take_step(
     signals = {name: getattr(batch, name).to(dtype, copy=True) for name in ("audio", "noise", "noisy_audio")}
     lengths = {name: getattr(batch, name) for name in ("audio_len", "noise_len", "noisy_audio_len")}
     with default_type(dtype):
-        loss, _ = model.predict_masked(AudioNoiseBatch(**signals, **lengths))
+        loss = model.predict_masked(AudioNoiseBatch(**signals, **lengths)).loss
         loss.backward()
     return Step(
         loss.item(),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from tests.integration.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
+# a validation, and with it a checkpoint, between two updates
+ACCUMULATING = ["trainer.accumulate_grad_batches=2", "trainer.max_steps=20", "model.train_ds.num_workers=0"]
 SETTINGS = ["seed=1", "trainer.max_steps=40", "trainer.val_check_interval=3", "model.train_ds.batch_size=2"]
 
 
@@ -31,7 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 def start(folder: Path, corpus: DummyCorpus, overrides: list[str]) -> subprocess.Popen[bytes]:
     folder.mkdir(exist_ok=True)
     manifests = [
-        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
+        f"model.train_ds.manifest_filepath=[{corpus.train_manifest},{corpus.val_manifest}]",
         f"model.train_ds.noise_manifest={corpus.noise_manifest}",
         f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
         f"model.validation_ds.noise_manifest={corpus.noise_manifest}",
@@ -39,11 +43,32 @@ def start(folder: Path, corpus: DummyCorpus, overrides: list[str]) -> subprocess
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, *SETTINGS, *manifests, *overrides]
     with (folder / "log.txt").open("ab") as log:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        return subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+        )
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
     assert process.wait(timeout=300) == 0, (folder / "log.txt").read_text()
+
+
+def children(pid: int) -> list[int]:
+    path = Path(f"/proc/{pid}/task/{pid}/children")  # not on macOS
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_for_the_end_of(processes: list[int]) -> None:
+    deadline = time.monotonic() + 15
+    while any(map(is_alive, processes)):
+        assert time.monotonic() < deadline, "loader processes outlive their run"
+        time.sleep(0.2)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -84,8 +109,9 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
     [
         ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"],
         ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=0", "model.numerics=fast"],
+        [*ACCUMULATING, "model.train_ds.is_concat=true", "exp_manager.checkpoint_callback_params.async_save=true"],
     ],
-    ids=["exact, no workers", "fast, two workers"],
+    ids=["exact, no workers", "fast, two workers", "accumulating, several sets, in the background"],
 )
 def test_a_run_killed_at_random_ends_with_the_same_bits(
     overrides: list[str], corpus: DummyCorpus, tmp_path: Path
@@ -103,9 +129,67 @@ def test_a_run_killed_at_random_ends_with_the_same_bits(
         if kills == 2 or process.poll() is not None:
             finish(process, killed)
             break
+        workers = children(process.pid)
         process.kill()
         process.wait()
         kills += 1
+        wait_for_the_end_of(workers)
     assert kills >= 1
-    assert result(whole)["global_step"] == 40
+    assert result(whole)["global_step"] in (20, 40)
     assert differences(result(killed), result(whole)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
+    number: signal.Signals, corpus: DummyCorpus, tmp_path: Path
+) -> None:
+    overrides = ["model.train_ds.num_workers=2", "trainer.val_check_interval=1000", "trainer.max_steps=30"]
+    overrides += ["trainer.accumulate_grad_batches=2"]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    finish(start(whole, corpus, overrides), whole)
+    stops = 0
+    while True:
+        process = start(stopped, corpus, overrides)
+        log = stopped / "log.txt"
+        running = log.stat().st_size
+        while process.poll() is None and b"train_loss" not in log.read_bytes()[running:]:
+            time.sleep(0.05)
+        time.sleep(random.uniform(0.2, 1.5))
+        if stops == 2 or process.poll() is not None:
+            finish(process, stopped)
+            break
+        os.killpg(process.pid, number)  # the loader processes hear it too, as they do from a terminal
+        code = process.wait(timeout=60)
+        if code == 0:  # the end came first
+            break
+        assert code == 128 + number, log.read_text()
+        assert newest_checkpoint(stopped) is not None, log.read_text()
+        stops += 1
+    assert stops >= 1
+    assert differences(result(stopped), result(whole)) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system with space for one checkpoint and an archive of the small model, and half a checkpoint more."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a file system can be mounted by root on Linux only")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_no_checkpoint_that_was_there(corpus: DummyCorpus, tmp_path: Path, small_disk: Path) -> None:
+    overrides = [f"exp_manager.exp_dir={small_disk}", "exp_manager.log_samples=false", "trainer.max_steps=12"]
+    process = start(tmp_path / "run", corpus, overrides)
+    assert process.wait(timeout=120) == 1
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "No space left on device; training goes on, the newest is" in log
+    assert log.rstrip().endswith("error: the end of the run could not be saved: [Errno 28] No space left on device")
+    assert result(small_disk)["global_step"] == 3
+    assert not list(small_disk.rglob("*.tmp"))

@@ -20,13 +20,16 @@ from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training import advice
-from nest_ssl.training.config import CommandLine, load_config
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.config import load_config
 from nest_ssl.training.run import main
 from tests.integration.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 NEMO_CONFIG = ["--config-path", str(Path(__file__).parent / "data"), "--config-name", "nemo_nest_fast-conformer"]
-STATE_AT_END = r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  data wait \d+%"
+STATE_AT_END = (
+    r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  data wait \d+%  left 0:00:00"
+)
 NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
 
 

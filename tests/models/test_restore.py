@@ -232,6 +232,52 @@ def test_values_that_make_no_model_are_one_line(archive: Path, tmp_path: Path, c
     refused(rf"^{re.escape(str(path))}: ", path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"encoder.d_model": 10**6},
+            r"model\.encoder\.d_model: 1000000 asks for a model of .*; its weights are for one of",
+        ),
+        (
+            {"encoder.d_model": 4096},
+            r"model\.encoder\.d_model: 4096 asks for a model of 3\.\d+ GB .*; its weights are for",
+        ),
+        ({"encoder.n_layers": 10**6}, r"model\.encoder\.n_layers: 1000000; expected at most 1000"),
+        ({"quantizer.num_classes": 10**9}, r"model\.quantizer\.num_classes: 1000000000 asks for"),
+        ({"preprocessor.n_fft": 2**30}, r"model\.preprocessor\.n_fft: 1073741824 asks for"),
+        ({"preprocessor.window_size": 1e9}, r"model\.preprocessor\.window_size: 1000000000.0 asks for"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("suffix", [".nemo", ".ckpt", ".safetensors"])
+def test_a_model_that_its_weights_do_not_fill_is_not_made(
+    archive: Path, tmp_path: Path, suffix: str, changes: dict[str, Any], message: str
+) -> None:
+    path = tampered(archive, tmp_path / "x.nemo", {"preprocessor.n_fft": None, **changes})
+    if suffix == ".ckpt":
+        saved = load_nemo(path)
+        torch.save({"state_dict": saved.state_dict, "hyper_parameters": {"cfg": saved.config}}, tmp_path / "x.ckpt")
+    elif suffix == ".safetensors":
+        convert(path, tmp_path / "x.safetensors")
+    refused(rf"^{re.escape(str(tmp_path / 'x'))}{suffix}: {message}", tmp_path / f"x{suffix}")
+
+
+def test_weights_in_half_precision_are_weights_enough(model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path) -> None:
+    halves = {name: t.half() if t.is_floating_point() else t for name, t in model.state_dict().items()}
+    save_file(halves, tmp_path / "x.safetensors")
+    restore(tmp_path / "x.safetensors", model.cfg, map_location="cpu")
+
+
+def test_names_in_a_file_do_not_break_the_line(archive: Path, tmp_path: Path) -> None:
+    save_file({**load_nemo(archive).state_dict, "a\nb" * 999: torch.ones(1)}, tmp_path / "x.safetensors")
+    message = refused(
+        "is in the file but not in the model", tmp_path / "x.safetensors", restore(archive, return_config=True)
+    )
+    assert len(message) < 500
+    refused("holds a a b", tampered(archive, tmp_path / "y.nemo", {"target": "a\nb"}))
+
+
 def test_strict_asks_for_the_same_tensors(archive: Path, tmp_path: Path) -> None:
     weights = dict(load_nemo(archive).state_dict)
     del weights["decoder.decoder_layers.0.bias"]

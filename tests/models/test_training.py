@@ -43,7 +43,6 @@ def test_losses_and_learning_rate_are_logged(corpus):
 def test_batches_without_masked_frames_are_counted_and_leave_no_trace_in_averages(corpus, caplog):
     model, trainer = fit(corpus, "model.masking.mask_prob=0.0", val_check_interval=2)
     assert model.batches_without_masks == 3  # two of training, one of validation
-    assert trainer.callback_metrics["batches_without_masks"] == 3
     assert "train_loss" not in trainer.callback_metrics
     assert "val_loss" not in trainer.callback_metrics
     assert "no masked frame" in caplog.text
@@ -64,9 +63,8 @@ def test_unreadable_audio_is_replaced_and_counted(corpus, tmp_path):
     rows[0]["audio_filepath"] = str(tmp_path / "gone.wav")
     manifest = tmp_path / "train.json"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    model, trainer = fit(corpus, f"model.train_ds.manifest_filepath={manifest}", steps=3)
+    model, _ = fit(corpus, f"model.train_ds.manifest_filepath={manifest}", steps=3)
     assert model.skipped_audio == 1
-    assert trainer.callback_metrics["skipped_audio"] == 1
 
 
 def test_only_trainable_weights_move(corpus):

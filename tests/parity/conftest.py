@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.data.dummy import make_dummy_corpus
-from tests.parity.corpora import make_mixed_corpus
+from tests.parity.corpora import make_lhotse_corpus, make_mixed_corpus, make_tarred_corpora
 from tests.parity.matrix import write_matrix
 from tests.parity.variants import AGAIN, CONFIG, ROOT, SEED, VARIANTS
 
@@ -90,6 +90,8 @@ def _plan(session: pytest.Session, folder: Path) -> dict[str, object]:
     """What to record: the variants whose tests were selected, on corpora made here."""
     make_dummy_corpus(folder / "dummy")
     make_mixed_corpus(folder / "mixed")
+    make_tarred_corpora(folder / "dummy")
+    make_lhotse_corpus(folder / "mixed")
     names = [name for name in VARIANTS if name in _selected(session)] or list(VARIANTS)[:1]
     repeated = min(names, key=lambda name: VARIANTS[name].steps)
     runs = {**{name: VARIANTS[name] for name in names}, repeated + AGAIN: VARIANTS[repeated]}

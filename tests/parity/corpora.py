@@ -1,4 +1,4 @@
-"""A second corpus for the parity suite: the audio files and manifest lines that the dummy corpus does not have."""
+"""More corpora for the parity suite: files and manifest lines that the dummy corpus does not have, and tar files."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import soundfile
+
+from nest_ssl.data.tar_plan import TarOptions
+from nest_ssl.data.tar_writer import make_tarred_sets
 
 # name, rate, channels, sub-type, seconds: every file has to become 16 kHz mono of at least one second
 FILES = (
@@ -45,6 +48,31 @@ def make_mixed_corpus(folder: Path) -> None:
         soundfile.write(folder / name, np.zeros(int(16000 * seconds)), 16000)
         silent.append({"audio_filepath": str(folder / name), "duration": seconds})
     _write(folder / "silent_manifest.json", silent)
+
+
+def make_tarred_corpora(dummy: Path) -> None:
+    """The dummy corpus's validation utterances in tar files: in one set, and in two by duration."""
+    manifest = dummy / "val_manifest.json"
+    make_tarred_sets(manifest, dummy / "tarred", TarOptions(num_shards=4, shuffle=True, shuffle_seed=1))
+    make_tarred_sets(manifest, dummy / "buckets", TarOptions(num_shards=2, max_duration=5.0), buckets=2)
+
+
+def make_lhotse_corpus(folder: Path) -> None:
+    """The files of the mixed corpus in the forms that lhotse reads: shards of a manifest, a cut set, Shar folders."""
+    from lhotse import CutSet, Recording
+
+    lines = [json.loads(line) for line in (folder / "train_manifest.json").read_text(encoding="utf-8").splitlines()]
+    lines = [line for line in lines if "audio_filepath" in line]
+    _write(folder / "lhotse_manifest.json", lines)
+    for part in range(3):
+        _write(folder / f"part_{part}.json", lines[part::3])
+    recordings = [Recording.from_file(folder / name) for name, *_ in FILES]
+    cuts = CutSet.from_cuts(recording.to_cut() for recording in recordings)
+    cuts.to_file(folder / "cuts.jsonl.gz")
+    for name in ("shar", "more_shar"):
+        (folder / name).mkdir()
+    cuts.to_shar(folder / "shar", fields={"recording": "flac"}, shard_size=3)
+    cuts.subset(first=4).to_shar(folder / "more_shar", fields={"recording": "wav"}, shard_size=2)
 
 
 def _tone(generator: np.random.Generator, rate: int, channels: int, seconds: float) -> np.ndarray:

@@ -24,9 +24,58 @@ def _concat(technique: str, *changes: str) -> Variant:
     )
 
 
+def _tarred(*changes: str, steps: int = 8) -> Variant:
+    """A tarred set in its own order: NeMo shuffles shards by the time of day."""
+    return tiny(
+        "model.train_ds.is_tarred=true",
+        "model.train_ds.shuffle=false",
+        "model.train_ds.manifest_filepath={dummy}/tarred/tarred_audio_manifest.json",
+        "model.train_ds.tarred_audio_filepaths={dummy}/tarred/audio__OP_0..3_CL_.tar",
+        *changes,
+        steps=steps,
+    )
+
+
+def _tarred_buckets(*changes: str, steps: int = 14) -> Variant:
+    folders = [f"{{dummy}}/buckets/bucket{number}" for number in (1, 2)]
+    manifests = ",".join(f"[{folder}/tarred_audio_manifest.json]" for folder in folders)
+    tars = ",".join(f"[{folder}/audio__OP_0..1_CL_.tar]" for folder in folders)
+    return _tarred(
+        f"model.train_ds.manifest_filepath=[{manifests}]",
+        f"model.train_ds.tarred_audio_filepaths=[{tars}]",
+        *changes,
+        steps=steps,
+    )
+
+
 def _features(**options: object) -> Variant:
     return tiny(*(f"model.preprocessor.{name}={value}" for name, value in options.items()))
 
+
+def _lhotse(*changes: str, base: str = "tiny", steps: int = 5) -> Variant:
+    """Batches by seconds from buckets, in an order that a seed decides, which is not what NeMo does by itself."""
+    by_seed = (
+        "use_lhotse=true",
+        "batch_size=null",
+        "batch_duration=12",
+        "use_bucketing=true",
+        "num_buckets=3",
+        "concurrent_bucketing=false",
+        "shard_seed=randomized",
+        "seed=5",
+    )
+    return Variant(base, (*(f"model.train_ds.{change}" for change in by_seed), *changes), steps)
+
+
+# Without loader processes `randomized` is, in NeMo, a word of Python's generator as it stands when a pass begins
+_BY_NUMBER = "model.train_ds.shard_seed=3"
+_MIXED_FILES = ("model.train_ds.channel_selector=0", "model.train_ds.bucket_buffer_size=8")
+_SHAR = (
+    *_MIXED_FILES,
+    "model.train_ds.manifest_filepath=null",
+    "model.train_ds.shar_path={mixed}/shar",
+    "trainer.limit_train_batches=1000",  # NeMo asks the stream for its length where it is not given
+)
 
 DATA = {
     "no_noise": tiny("model.train_ds.noise_manifest=null", steps=3),
@@ -84,6 +133,98 @@ DATA = {
     "concat_no_shuffle": _concat("temperature", "model.train_ds.concat_shuffle=false"),
     "concat_round_robin": _concat("round-robin"),
     "concat_random": _concat("random", "model.train_ds.concat_sampling_probabilities=[0.3,0.7]"),
+    "tarred": _tarred(),
+    "tarred_two_workers": _tarred("model.train_ds.num_workers=2"),
+    "tarred_last_batch_kept": _tarred(
+        "model.train_ds.num_workers=2", "model.train_ds.drop_last=false", "model.train_ds.batch_size=3"
+    ),
+    "tarred_braces_and_replicated": _tarred(
+        "model.train_ds.tarred_audio_filepaths={dummy}/tarred/audio_{0..3}.tar",
+        "model.train_ds.tarred_shard_strategy=replicate",
+    ),
+    "tarred_list": _tarred(
+        "model.train_ds.tarred_audio_filepaths=[{dummy}/tarred/audio_2.tar,{dummy}/tarred/audio_0.tar]"
+    ),
+    # with one shard for each worker there is nothing to shuffle, so that NeMo can be repeated
+    "tarred_shuffled": _tarred(
+        "model.train_ds.shuffle=true",
+        "model.train_ds.num_workers=2",
+        "model.train_ds.tarred_audio_filepaths={dummy}/tarred/audio__OP_1..2_CL_.tar",
+    ),
+    "tarred_buckets": _tarred_buckets(),
+    "tarred_buckets_weighted": _tarred_buckets(
+        "model.train_ds.bucketing_weights=[1,2]", "model.train_ds.bucketing_strategy=fully_randomized"
+    ),
+    "tarred_buckets_two_workers": _tarred_buckets("model.train_ds.num_workers=2"),
+    "tarred_buckets_in_order": _tarred_buckets("model.train_ds.bucketing_strategy=fixed_order", steps=8),
+    "tarred_concat": _tarred_buckets(
+        "model.train_ds.is_concat=true",
+        "model.train_ds.concat_sampling_technique=temperature",
+        "model.train_ds.concat_sampling_seed=3",
+    ),
+    "tarred_validation": _tarred(
+        "model.validation_ds.is_tarred=true",
+        "model.validation_ds.manifest_filepath={dummy}/tarred/tarred_audio_manifest.json",
+        "model.validation_ds.tarred_audio_filepaths={dummy}/tarred/audio__OP_0..3_CL_.tar",
+        "trainer.limit_val_batches=2",
+        "trainer.val_check_interval=3",
+        steps=4,
+    ),
+}
+
+LHOTSE = {
+    "lhotse_buckets": _lhotse(steps=12),
+    "lhotse_buckets_two_workers": _lhotse("model.train_ds.num_workers=2", steps=12),
+    "lhotse_without_noise": _lhotse("model.train_ds.noise_manifest=null", "~model.train_ds.batch_augmentor"),
+    "lhotse_estimated_buckets": _lhotse("model.train_ds.max_duration=null", "model.train_ds.drop_last=false"),
+    "lhotse_bins_quadratic": _lhotse(
+        "model.train_ds.use_bucketing=false",
+        "model.train_ds.bucket_duration_bins=[2.5,3.5]",
+        "model.train_ds.quadratic_duration=10",
+        "model.train_ds.shard_seed=7",
+    ),
+    "lhotse_by_number": _lhotse(
+        "model.train_ds.use_bucketing=false",
+        "model.train_ds.batch_duration=null",
+        "model.train_ds.batch_size=3",
+        "model.train_ds.shuffle_buffer_size=5",
+    ),
+    "lhotse_mixed_formats": _lhotse(
+        *_MIXED_FILES, "model.train_ds.manifest_filepath={mixed}/lhotse_manifest.json", base="tiny-mixed"
+    ),
+    "lhotse_sharded_manifest": _lhotse(
+        "model.train_ds.manifest_filepath={mixed}/part__OP_0..2_CL_.json", *_MIXED_FILES, base="tiny-mixed", steps=8
+    ),
+    "lhotse_mixture": _lhotse(
+        "model.train_ds.manifest_filepath=[{mixed}/part_0.json,{mixed}/part_2.json]",
+        *_MIXED_FILES,
+        base="tiny-mixed",
+        steps=8,
+    ),
+    "lhotse_cut_set": _lhotse(
+        "model.train_ds.cuts_path={mixed}/cuts.jsonl.gz", *_MIXED_FILES, _BY_NUMBER, base="tiny-mixed", steps=8
+    ),
+    "lhotse_shar": _lhotse(*_SHAR, _BY_NUMBER, base="tiny-mixed", steps=12),
+    "lhotse_shar_two_workers": _lhotse(*_SHAR, "model.train_ds.num_workers=2", base="tiny-mixed", steps=12),
+    "lhotse_shar_without_buckets": _lhotse(
+        *_SHAR,
+        "model.train_ds.use_bucketing=false",
+        "model.train_ds.shuffle_buffer_size=4",
+        _BY_NUMBER,
+        base="tiny-mixed",
+    ),
+    "lhotse_shar_mixture": _lhotse(
+        *_SHAR, "model.train_ds.shar_path=[[{mixed}/shar,0.3],{mixed}/more_shar]", base="tiny-mixed", steps=8
+    ),
+    "lhotse_epochs_by_limit": _lhotse(*_SHAR, _BY_NUMBER, "trainer.limit_train_batches=3", base="tiny-mixed", steps=8),
+    "lhotse_validation": _lhotse(
+        "trainer.limit_val_batches=2",
+        "trainer.val_check_interval=2",
+        "model.validation_ds.use_lhotse=true",
+        "model.validation_ds.min_duration=4",
+        "model.masking.mask_prob=0.05",
+        steps=4,
+    ),
 }
 
 FEATURES = {

@@ -76,6 +76,7 @@ CHINESE = Language(
         "Layers": "层",
         "Targets, masks, decoder, loss": "目标、掩码、解码器、损失",
         "Data and augmentation": "数据与增强",
+        "Data by lhotse": "lhotse 数据",
         "Features": "特征",
         "Optimisers": "优化器",
         "Schedules": "学习率调度",

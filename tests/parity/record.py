@@ -52,6 +52,7 @@ TRAINER_OPTIONS = (
     "accumulate_grad_batches",
     "gradient_clip_algorithm",
     "gradient_clip_val",
+    "limit_train_batches",
     "limit_val_batches",
     "precision",
     "val_check_interval",

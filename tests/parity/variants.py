@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.parity.bases import Variant
-from tests.parity.data_variants import DATA, FEATURES
+from tests.parity.data_variants import DATA, FEATURES, LHOTSE
 from tests.parity.model_variants import ATTENTION, CONVOLUTION_AND_NORM, LAYERS, SUBSAMPLING, TARGETS
 from tests.parity.training_variants import OPTIMIZERS, PRECISION, SCHEDULES, TRAINING
 
@@ -37,6 +37,7 @@ GROUPS: dict[str, dict[str, Variant]] = {
     "Layers": LAYERS,
     "Targets, masks, decoder, loss": TARGETS,
     "Data and augmentation": DATA,
+    "Data by lhotse": LHOTSE,
     "Features": FEATURES,
     "Optimisers": OPTIMIZERS,
     "Schedules": SCHEDULES,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nest_ssl.training.advice import Setup, advice
+from nest_ssl.training.advice import Setup, advice, data_notice
 from nest_ssl.training.throughput import Spent
 
 STEADY = Spent(
@@ -53,6 +53,21 @@ def test_where_data_is_slow_the_loader_is_the_knob(setup: dict[str, Any], knob: 
     verdict, first, *_ = lines({"waiting": 100.0}, **setup)
     assert "51% of the time waiting for data: data is the bottleneck" in verdict or "50% of" in verdict
     assert first.startswith(f"to speed up: {knob}")
+
+
+def test_many_small_files_can_become_a_few_large_ones() -> None:
+    last = {"num_workers": 8, "prefetch_factor": 4}
+    assert "nest-ssl data tar" in lines({"waiting": 100.0}, **last)[2]
+    assert not any("data tar" in line for line in lines({"waiting": 100.0}, **last, tarred=True))
+
+
+def test_while_training_one_line_tells_that_data_is_slow() -> None:
+    slow = dataclasses.replace(STEADY, waiting=50.0)
+    notice = data_notice(slow, dataclasses.replace(TUNED, num_workers=2))
+    assert notice is not None
+    assert notice.startswith("data is the bottleneck: 34% of the last 149 s went into waiting for it; to speed up: ")
+    assert "model.train_ds.num_workers=4" in notice
+    assert data_notice(STEADY, TUNED) is None
 
 
 def test_one_core_cannot_load_and_compute_at_once() -> None:

@@ -11,9 +11,11 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from nest_ssl.checkpoint import SavedModel
 from nest_ssl.errors import CheckpointError
-from nest_ssl.training import checkpoints
-from nest_ssl.training.checkpoints import RunCheckpoint, SafeCheckpointIO
+from nest_ssl.training import checkpoint_files, checkpoints
+from nest_ssl.training.checkpoint_files import CheckpointFiles
+from nest_ssl.training.checkpoints import RunCheckpoint
 from nest_ssl.training.settings import CheckpointSettings
 
 FILENAME = "NEST--{val_loss:.3f}-{step}"
@@ -24,12 +26,12 @@ def archives(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The weights that went into the `.nemo` archive, one entry each time it was written."""
     written: list[float] = []
 
-    def save_nemo(model: Any, path: Path) -> None:
-        written.append(float(model.layer.weight.detach().sum()))
+    def write_nemo(saved: SavedModel, path: Path) -> None:
+        written.append(float(saved.state_dict["layer.weight"].sum()))
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).write_text("archive")
 
-    monkeypatch.setattr(checkpoints, "save_nemo", save_nemo)
+    monkeypatch.setattr(checkpoints, "write_nemo", write_nemo)
     return written
 
 
@@ -43,8 +45,9 @@ def train(
 ) -> RunCheckpoint:
     settings = arguments.pop("settings", {})
     checkpoint = callback(folder, **settings)
+    plugins = [CheckpointFiles(background=settings.get("async_save", False))]
     schedule = {"max_steps": 6, "val_check_interval": 2, "enable_checkpointing": True, **arguments}
-    fit(model, callbacks=[*more, checkpoint], plugins=[SafeCheckpointIO()], **schedule)
+    fit(model, callbacks=[*more, checkpoint], plugins=plugins, **schedule)
     return checkpoint
 
 
@@ -73,7 +76,7 @@ def test_without_links_the_second_name_is_a_whole_copy(
     def refuse(*_: Any) -> None:
         raise OSError("this file system has no links")
 
-    monkeypatch.setattr(checkpoints.os, "link", refuse)
+    monkeypatch.setattr(checkpoint_files.os, "link", refuse)
     checkpoint = train(fit, regression([3.0, 2.0, 1.0]), tmp_path)
     best, last = Path(checkpoint.best_model_path), Path(checkpoint.last_model_path)
     assert not best.samefile(last)
@@ -94,6 +97,13 @@ def test_a_state_is_serialised_once_for_all_its_names(
 def test_the_end_of_the_run_is_saved_also_between_validations(fit: Any, regression: Any, tmp_path: Path) -> None:
     train(fit, regression([3.0, 1.0]), tmp_path, max_steps=5)
     assert files(tmp_path) == {"NEST--val_loss=1.000-step=4.ckpt", "NEST--val_loss=1.000-step=5-last.ckpt"}
+
+
+def test_an_interval_of_time_is_given_in_seconds(fit: Any, regression: Any, tmp_path: Path) -> None:
+    settings = {"train_time_interval": 1e-6, "every_n_epochs": None}
+    saved = train(fit, regression([3.0]), tmp_path, settings=settings, max_steps=3, val_check_interval=3)
+    assert step_of(saved.last_model_path) == 3
+    assert saved.best_k_models  # of the steps in between, too
 
 
 def test_a_loss_that_was_never_measured_is_not_called_zero(fit: Any, regression: Any, tmp_path: Path) -> None:
@@ -136,15 +146,6 @@ def test_a_run_that_is_told_to_end_saves_what_it_has(fit: Any, regression: Any, 
     assert "NEST--val_loss=3.000-step=3-last.ckpt" in files(tmp_path)
 
 
-def test_a_save_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    path = tmp_path / "a.ckpt"
-    SafeCheckpointIO().save_checkpoint({"state_dict": {}, "epoch": 1}, path)
-    with pytest.raises((TypeError, AttributeError)):
-        SafeCheckpointIO().save_checkpoint({"state_dict": {}, "bad": (x for x in ())}, path)
-    assert [file.name for file in tmp_path.iterdir()] == ["a.ckpt"]
-    assert SafeCheckpointIO().load_checkpoint(path)["epoch"] == 1
-
-
 class Payload:
     ran = False
 
@@ -156,7 +157,7 @@ def test_resuming_never_runs_what_a_checkpoint_brings(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
     torch.save({"state_dict": {}, "extra": Payload()}, path)
     with pytest.raises(CheckpointError):
-        SafeCheckpointIO().load_checkpoint(path)
+        CheckpointFiles().load_checkpoint(path)
     assert not Payload.ran
 
 
@@ -169,17 +170,73 @@ def test_the_archive_follows_every_checkpoint_once(
     assert math.isclose(archives[-1], float(model.layer.weight.detach().sum()))
 
 
-def test_an_archive_that_cannot_be_written_ends_the_run(
+class FullDisk(Callback):
+    """There is no space for anything while the steps of this range are trained."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full: range) -> None:
+        self.full = full
+        self.step = 0
+        save = torch.save
+
+        def save_if_there_is_space(content: Any, file: Any) -> None:
+            save(content, file)
+            if self.step in self.full:
+                raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(torch, "save", save_if_there_is_space)
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        self.step = trainer.global_step
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
+    background: bool,
+    fit: Any,
+    regression: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    losses, disk = [5.0, 4.0, 3.0, 2.0], FullDisk(monkeypatch, range(4, 7))
+    stop = RaiseAtStep(7, RuntimeError("power cut"))
+    with pytest.raises(RuntimeError, match="power cut"):
+        train(fit, regression(losses), tmp_path, disk, stop, max_steps=8, settings={"async_save": background})
+    assert files(tmp_path) == {"NEST--val_loss=5.000-step=2.ckpt", "NEST--val_loss=5.000-step=2-last.ckpt"}
+    assert "No space left on device; training goes on, the newest is" in caplog.text
+
+    disk = FullDisk(monkeypatch, range(4, 7))
+    train(fit, regression(losses), tmp_path / "on", disk, max_steps=8, settings={"async_save": background})
+    assert files(tmp_path / "on") == {"NEST--val_loss=2.000-step=8.ckpt", "NEST--val_loss=2.000-step=8-last.ckpt"}
+
+
+def test_a_full_disk_stops_the_run_if_asked_to(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError("disk full")
+    disk = FullDisk(monkeypatch, range(4, 7))
+    with pytest.raises(CheckpointError, match=r"No space left on device; the newest is .*step=2-last\.ckpt"):
+        train(fit, regression([3.0, 2.0, 1.0]), tmp_path, disk, settings={"on_write_error": "stop"})
+    assert files(tmp_path) == {"NEST--val_loss=3.000-step=2.ckpt", "NEST--val_loss=3.000-step=2-last.ckpt"}
 
-    monkeypatch.setattr(checkpoints, "save_nemo", fail)
-    with pytest.raises(OSError, match="disk full"):
-        train(fit, regression([3.0]), tmp_path, settings={"always_save_nemo": True})
-    assert "NEST--val_loss=3.000-step=2.ckpt" in files(tmp_path)  # written beside it, whole
-    assert step_of(tmp_path / "checkpoints" / "NEST--val_loss=3.000-step=2.ckpt") == 2
+
+def test_a_run_whose_end_cannot_be_saved_fails(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CheckpointError, match=r"the end of the run could not be saved: .*No space left"):
+        train(fit, regression([3.0, 2.0, 1.0]), tmp_path, FullDisk(monkeypatch, range(5, 7)))
+    assert "NEST--val_loss=2.000-step=4-last.ckpt" in files(tmp_path)
+
+
+def test_in_the_background_the_same_is_written(fit: Any, regression: Any, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    train(fit, regression([3.0, 1.0, 2.0]), tmp_path / "at once")
+    torch.manual_seed(0)
+    train(fit, regression([3.0, 1.0, 2.0]), tmp_path / "later", settings={"async_save": True})
+    assert files(tmp_path / "later") == files(tmp_path / "at once")
+    for name in files(tmp_path / "later"):
+        ours, theirs = (torch.load(tmp_path / run / "checkpoints" / name) for run in ("later", "at once"))
+        assert ours["global_step"] == theirs["global_step"]
+        assert torch.equal(ours["state_dict"]["layer.weight"], theirs["state_dict"]["layer.weight"])
 
 
 def test_the_archive_of_the_best_model_stays_at_it(
@@ -197,3 +254,27 @@ def test_without_being_asked_the_archive_is_written_at_the_end_only(
     train(fit, regression([3.0, 2.0, 1.0]), tmp_path, settings={"save_nemo_on_train_end": True})
     assert len(archives) == 1
     assert "NEST.nemo" in files(tmp_path)
+
+
+def test_a_checkpoint_from_elsewhere_names_nothing_to_delete(tmp_path: Path) -> None:
+    checkpoint = callback(tmp_path)
+    own, victim = tmp_path / "checkpoints" / "a.ckpt", tmp_path / "precious.ckpt"
+    sneaky = tmp_path / "checkpoints" / ".." / "precious.ckpt"
+    own.parent.mkdir()
+    for path in (own, victim):
+        path.touch()
+    hostile = [str(victim), str(sneaky), "s3://bucket/precious.ckpt", "/etc/hostname", 5]
+    for path in hostile:
+        state: dict[str, Any] = {
+            "dirpath": checkpoint.dirpath,
+            "best_model_score": torch.tensor(1.0),
+            "best_model_path": path,
+            "best_k_models": {str(own): torch.tensor(2.0), path: torch.tensor(3.0)},
+            "kth_best_model_path": path,
+            "kth_value": torch.tensor(3.0),
+            "last_model_path": path,
+        }
+        checkpoint.load_state_dict(state)
+        assert list(checkpoint.best_k_models) == [str(own)]
+        assert checkpoint.kth_best_model_path == str(own)
+        assert checkpoint.last_model_path == ""

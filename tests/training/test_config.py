@@ -6,7 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from nest_ssl.errors import ConfigError
-from nest_ssl.training.config import CommandLine, compose, load_config, parse_command_line
+from nest_ssl.training.command_line import CommandLine, parse_command_line
+from nest_ssl.training.config import compose, load_config
 
 CONFIG = Path(__file__).parents[2] / "config"
 NEMO_FILE = Path(__file__).parents[1] / "integration" / "data"

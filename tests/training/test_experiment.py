@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nest_ssl.errors import ConfigError
 from nest_ssl.training.experiment import Experiment, plan_experiment
@@ -22,7 +23,7 @@ def plan(trainer: dict[str, Any] | None = None, **node: Any) -> Experiment:
 def checkpoint(folder: Path, name: str, age: int = 0) -> Path:
     path = folder / "checkpoints" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()
+    torch.save({"state_dict": {}}, path)
     os.utime(path, (1e9 - age, 1e9 - age))
     return path
 
@@ -89,6 +90,11 @@ def test_a_named_checkpoint_is_continued_unless_the_folder_has_a_later_one(tmp_p
         ({}, {"resume_from_checkpoint": "no.ckpt"}, r"exp_manager.resume_from_checkpoint: 'no.ckpt' is not a file"),
         ({}, {"files_to_copy": ["no.txt"]}, r"exp_manager.files_to_copy: 'no.txt' is not a file"),
         ({}, {"create_wandb_logger": True}, r"exp_manager.wandb_logger_kwargs: set its name and its project"),
+        (
+            {},
+            {"create_mlflow_logger": True, "mlflow_logger_kwargs": {"tracking_url": "x"}},
+            r"exp_manager.mlflow_logger_kwargs.tracking_url: .* \(did you mean 'tracking_uri'\?\)",
+        ),
         ({}, {"summary_writer_kwargs": {"log_dir": "x"}}, r"exp_manager.summary_writer_kwargs.log_dir"),
     ],
 )
@@ -97,17 +103,30 @@ def test_what_cannot_work_is_refused(trainer: dict, node: dict, message: str) ->
         plan(trainer, name="NEST", **node)
 
 
-def test_wandb_is_asked_for_by_name_where_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            {"create_wandb_logger": True, "wandb_logger_kwargs": {"name": "a", "project": "b"}},
+            r"exp_manager.create_wandb_logger: wandb is not installed; pip install wandb",
+        ),
+        (
+            {"create_mlflow_logger": True},
+            r"exp_manager.create_mlflow_logger: mlflow is not installed; pip install mlflow-skinny",
+        ),
+    ],
+)
+def test_loggers_are_asked_for_by_name_where_they_are_not_installed(
+    node: dict, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from importlib import metadata
 
     def version(package: str) -> str:
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(metadata, "version", version)
-    with pytest.raises(
-        ConfigError, match=r"exp_manager.create_wandb_logger: wandb is not installed; pip install wandb"
-    ):
-        plan(create_wandb_logger=True, wandb_logger_kwargs={"name": "a", "project": "b"})
+    with pytest.raises(ConfigError, match=message):
+        plan(**node)
 
 
 def test_checkpoints_of_the_trainers_own_are_allowed_without_exp_managers() -> None:

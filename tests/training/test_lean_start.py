@@ -35,6 +35,11 @@ def test_starting_loads_nothing_that_only_some_runs_use() -> None:
     assert not loaded & {"tensorboard", "wandb", "matplotlib", "pandas", "sklearn", "numba", "IPython"}
 
 
+def test_a_picture_can_be_drawn_after_the_start() -> None:
+    code = "import nest_ssl.training.lean_start, torchmetrics, matplotlib.figure as f; print(f.Figure().axes)"
+    assert output_of(code) == "[]"
+
+
 def test_garbage_is_collected_after_the_start_as_before_it() -> None:
     code = "import gc, sys; {}; import nest_ssl.training.lean_start; print(gc.isenabled())"
     assert output_of(code.format("gc.enable()")) == "True"

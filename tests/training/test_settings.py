@@ -34,13 +34,12 @@ def test_a_version_that_looks_like_a_number_is_text() -> None:
     "node",
     [
         {"create_dllogger_logger": True},
-        {"create_mlflow_logger": True},
         {"create_neptune_logger": True},
         {"create_clearml_logger": True},
         {"create_straggler_detection_callback": True},
         {"create_fault_tolerance_callback": True},
         {"ema": {"enable": True}},
-        {"checkpoint_callback_params": {"async_save": True}},
+        {"checkpoint_callback_params": {"filepath": "elsewhere"}},
     ],
 )
 def test_what_is_not_built_is_refused_by_name_when_switched_on_and_accepted_when_off(node: dict[str, Any]) -> None:

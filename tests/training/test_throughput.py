@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -149,4 +150,5 @@ def test_the_cost_is_small_beside_the_shortest_step(fit: Any, speech: Any) -> No
     profiler = throughput.fetch_clock
     fit(speech(clips=2), max_steps=200, limit_val_batches=0, callbacks=[throughput], profiler=profiler)
     assert len(spent) >= 600
-    assert sum(spent) / 200 < 1e-3
+    hooks_of_a_step = len(spent) / 200
+    assert statistics.median(spent) * hooks_of_a_step < 1e-3  # a mean would measure what else the machine does

@@ -52,5 +52,5 @@ def test_a_run_ends_when_its_time_is_over_and_a_resumed_one_has_all_of_it(fit: A
 
 
 def test_the_seconds_of_a_step_are_logged(fit: Any, regression: Any) -> None:
-    trainer = fit(regression(), max_steps=2, callbacks=[StepTiming()])
+    trainer = fit(regression(), max_steps=2, log_every_n_steps=2, callbacks=[StepTiming()])
     assert trainer.callback_metrics["train_step_timing in s"] > 0

@@ -68,7 +68,7 @@ def sinusoids(positions: Tensor, d_model: int) -> Tensor:
     """(positions) -> (positions, D): sines on even features, cosines on odd ones."""
     features = torch.arange(0, d_model, 2, dtype=torch.float32, device=positions.device)
     angles = positions.unsqueeze(1) * torch.exp(features * -(math.log(_LONGEST_PERIOD) / d_model))
-    table = torch.zeros(len(positions), d_model, device=positions.device)
+    table = torch.zeros(positions.shape[0], d_model, device=positions.device)
     table[:, 0::2] = torch.sin(angles)
     table[:, 1::2] = torch.cos(angles)
     return table

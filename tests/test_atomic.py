@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.checkpoint import atomic, atomic_write
+from nest_ssl import atomic
+from nest_ssl.atomic import atomic_write
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""How loud a waveform is, how much of it is at full scale, and how much of it is silence."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+Decibels = float
+FULL_SCALE = 32767 / 32768  # the highest value of 16 bits; what is louder was cut off there, or will be
+FRAME_SECONDS = 0.025
+# Speech spans 30 dB around its long-term level (ANSI S3.5, the Speech Intelligibility Index, counts 15 dB above and 15
+# below); its loudest frame is at the upper end. Ten decibels of margin below the lower end are a pause in any voice.
+SILENCE_DB = -40.0  # relative to the loudest frame
+
+
+class Loudness(NamedTuple):
+    """Of one signal; 0 dBFS is a constant 1.0, so a sine at full scale has an RMS of -3.01 dBFS."""
+
+    rms: Decibels  # -inf if all samples are 0
+    peak: Decibels
+    clipped: float  # share of samples at full scale
+    silence: float  # share of frames far below the loudest; 1 if all samples are 0
+
+
+def measure_loudness(samples: np.ndarray, sample_rate: int) -> Loudness:
+    """Measure (S) finite samples, at least one.
+
+    The frames that silence is told by do not overlap; what is left at the end counts only if it is all there is.
+    """
+    length = min(max(1, round(FRAME_SECONDS * sample_rate)), len(samples))
+    whole = len(samples) // length * length
+    frames = samples[:whole].reshape(-1, length)
+    energies = np.einsum("fl,fl->f", frames, frames, dtype=np.float64)  # (frames, FRAME) -> (frames)
+    energy = energies.sum() + np.square(samples[whole:], dtype=np.float64).sum()
+    peak = max(float(samples.max()), -float(samples.min()))
+    clipped = np.count_nonzero(np.abs(samples) >= FULL_SCALE) if peak >= FULL_SCALE else 0
+    silent = energies <= energies.max() * 10 ** (SILENCE_DB / 10)
+    return Loudness(
+        rms=_decibels(energy / len(samples)) / 2,
+        peak=_decibels(peak),
+        clipped=clipped / len(samples),
+        silence=float(np.mean(silent)),
+    )
+
+
+def _decibels(amplitude: float) -> Decibels:
+    return float(20 * np.log10(amplitude)) if amplitude > 0 else -np.inf

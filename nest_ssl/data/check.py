@@ -1,0 +1,274 @@
+"""Find everything that is wrong with manifests and their audio, before a training run does.
+
+The manifests are read once, a few dozen lines at a time, and as many processes as wanted read the audio of those
+lines. Problems are written down as they are found: ten million lines take no more memory than the fingerprints by
+which duplicates are told, 16 bytes each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+from array import array
+from codecs import BOM_UTF8
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from nest_ssl.atomic import atomic_write
+from nest_ssl.data.check_lines import Block, CheckedLine, Rules, check_block
+from nest_ssl.data.manifest import line_blocks
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.problems import Problem
+from nest_ssl.errors import ManifestError, NestError
+
+_BYTES_AT_ONCE = 2**12  # some thirty lines: a second's work, so that progress is seen and an interruption is quick
+_BYTES_COPIED_AT_ONCE = 2**20
+_BLOCKS_AHEAD = 4  # of each process
+_MOST_PROCESSES = 60  # that one process can wait for on Windows
+_EXAMPLES = 3  # of each kind
+
+
+@dataclass
+class Findings:
+    """What a check has found so far."""
+
+    lines: int = 0
+    faulty_lines: int = 0
+    seconds: float = 0.0
+    kinds: Counter[str] = field(default_factory=Counter)
+    sample_rates: Counter[int] = field(default_factory=Counter)
+    examples: dict[str, list[Problem]] = field(default_factory=dict)
+
+    def add(self, found: Problem) -> None:
+        """Count a problem, and keep it if it is one of the first of its kind."""
+        self.kinds[found.kind] += 1
+        examples = self.examples.setdefault(found.kind, [])
+        if len(examples) < _EXAMPLES:
+            examples.append(found)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "lines": self.lines,
+            "faulty_lines": self.faulty_lines,
+            "hours": self.seconds / 3600,
+            "problems": dict(self.kinds),
+            "sample_rates": {str(rate): count for rate, count in self.sample_rates.items()},
+            "examples": {kind: [_record(found) for found in some] for kind, some in self.examples.items()},
+        }
+
+
+Progress = Callable[[int, int, Findings], None]  # bytes of manifests that are done, and of all; what was found
+Observer = Callable[[CheckedLine], None]
+
+
+class _Source:
+    """One manifest, and what is remembered of its lines: which are entries, and which have problems."""
+
+    def __init__(self, name: str, rules: Rules, is_noise: bool) -> None:
+        self.file = resolve_path(name)
+        if not Path(self.file).is_file():
+            raise ManifestError(f"{name}: is not a file; give the path of a JSON-lines manifest")
+        self.size = Path(self.file).stat().st_size
+        self.rules = dataclasses.replace(rules, channel_selector=None) if is_noise else rules
+        self.is_noise = is_noise
+        self.fingerprints = array("Q")
+        self.numbers = array("q")
+        self.faulty = array("q")
+
+
+def check_manifests(
+    manifests: Sequence[str],
+    rules: Rules,
+    *,
+    noise: Sequence[str] = (),
+    workers: int = 1,
+    clean: Path | None = None,
+    report: Path | None = None,
+    progress: Progress | None = None,
+    observe: Observer | None = None,
+    start_method: str | None = None,
+) -> Findings:
+    """Check every line of the manifests, with `workers` processes or, if that is one, in this one.
+
+    All problems go to `report`, and the lines of `manifests` (not of `noise`) that have none to `clean`. `observe` sees
+    every line, in order, in this process.
+    """
+    sources = [_Source(name, rules, is_noise=False) for name in manifests]
+    sources += [_Source(name, rules, is_noise=True) for name in noise]
+    _refuse_to_overwrite(sources, [path for path in (clean, report) if path is not None])
+    findings, total, done = Findings(), sum(source.size for source in sources), 0
+    with contextlib.ExitStack() as stack:
+        listing, cleaned = _open(report, stack), _open(clean, stack)
+        for source, block, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
+            for line in lines:
+                _take_note(line, source, findings, listing)
+                if observe is not None:
+                    observe(line)
+                if clean is not None and line.beside_manifest and not source.is_noise:
+                    _refuse_another_folder(clean, source.file, line.number)
+            done += len(block.content)
+            if progress is not None:
+                progress(done, total, findings)
+        if "duplicate" not in rules.ignored:
+            for group in (sources[: len(manifests)], sources[len(manifests) :]):
+                for duplicate in _duplicates(group) if group else ():
+                    _list_problem(duplicate, findings, listing)
+        findings.faulty_lines = sum(len(np.unique(source.faulty)) for source in sources)
+        if cleaned is not None:
+            _write_clean(sources[: len(manifests)], cleaned)
+    return findings
+
+
+def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: IO[bytes] | None) -> None:
+    findings.lines += 1
+    findings.seconds += line.seconds
+    if line.sample_rate is not None:
+        findings.sample_rates[line.sample_rate] += 1
+    if line.fingerprint is not None:
+        source.fingerprints.append(line.fingerprint)
+        source.numbers.append(line.number)
+    if line.problems:
+        source.faulty.append(line.number)
+    for found in line.problems:
+        _list_problem(found, findings, listing)
+
+
+def _list_problem(found: Problem, findings: Findings, listing: IO[bytes] | None) -> None:
+    findings.add(found)
+    if listing is not None:
+        listing.write(json.dumps(_record(found)).encode() + b"\n")
+
+
+def _record(found: Problem) -> dict[str, Any]:
+    return {"kind": found.kind, "file": found.file, "line": found.line, "message": found.message}
+
+
+def _checked(
+    sources: Sequence[_Source], workers: int, start_method: str | None
+) -> Generator[tuple[_Source, Block, list[CheckedLine]], None, None]:
+    """Every block of the manifests with what was found, in order."""
+    blocks = (
+        (source, Block(source.file, first, content))
+        for source in sources
+        for first, content in line_blocks(source.file, _BYTES_AT_ONCE, key="manifest")
+    )
+    if workers == 1:
+        for source, block in blocks:
+            yield source, block, check_block(block, source.rules)
+        return
+    workers = min(workers, _MOST_PROCESSES)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context(start_method), initializer=_leave_interrupts_to_parent)
+    waiting: deque[tuple[_Source, Block, Future[list[CheckedLine]]]] = deque()
+    try:
+        for source, block in blocks:
+            waiting.append((source, block, pool.submit(check_block, block, source.rules)))
+            if len(waiting) > workers * _BLOCKS_AHEAD:
+                yield _first_done(waiting)
+        while waiting:
+            yield _first_done(waiting)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _first_done(
+    waiting: deque[tuple[_Source, Block, Future[list[CheckedLine]]]],
+) -> tuple[_Source, Block, list[CheckedLine]]:
+    source, block, future = waiting.popleft()
+    try:
+        return source, block, future.result()
+    except BrokenProcessPool:
+        where = f"{block.manifest}:{block.first}"
+        raise NestError(
+            f"{where}: a process died reading audio of these lines or soon after; try --workers 1"
+        ) from None
+
+
+def _leave_interrupts_to_parent() -> None:
+    """Ctrl-C reaches every process of a terminal; the parent ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:
+    """Lines that name the same part of the same file as an earlier one; their sources take note of them."""
+    ends = np.cumsum([len(source.numbers) for source in sources])
+    fingerprints = np.concatenate([np.asarray(source.fingerprints) for source in sources])
+    order = np.argsort(fingerprints, kind="stable")
+    ascending = fingerprints[order]
+    repeats = np.flatnonzero(ascending[1:] == ascending[:-1]) + 1
+    firsts = order[np.searchsorted(ascending, ascending[repeats])]
+    in_order = np.argsort(order[repeats])
+    for index, first in zip(order[repeats][in_order], firsts[in_order], strict=True):
+        again, original = _place(index, sources, ends), _place(first, sources, ends)
+        again.source.faulty.append(again.number)
+        yield Problem("duplicate", "", str(again), f"{again}: the same part of the same file as {original}")
+
+
+class _Place(NamedTuple):
+    source: _Source
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.source.file}:{self.number}"
+
+
+def _place(index: int, sources: Sequence[_Source], ends: np.ndarray) -> _Place:
+    """The line of an entry that is counted through all sources."""
+    which = int(np.searchsorted(ends, index, side="right"))
+    source = sources[which]
+    return _Place(source, source.numbers[index - ends[which] + len(source.numbers)])
+
+
+def _write_clean(sources: Sequence[_Source], clean: IO[bytes]) -> None:
+    """All lines of the manifests but the faulty ones, byte for byte."""
+    for source in sources:
+        faulty = np.unique(source.faulty)
+        for first, content in line_blocks(source.file, _BYTES_COPIED_AT_ONCE):
+            lines = (content.removeprefix(BOM_UTF8) if first == 1 else content).splitlines(keepends=True)
+            here = faulty[np.searchsorted(faulty, first) : np.searchsorted(faulty, first + len(lines))]
+            for number in here[::-1]:
+                del lines[number - first]
+            if lines and not lines[-1].endswith((b"\n", b"\r")):
+                lines.append(b"\n")  # another manifest may follow
+            clean.writelines(lines)
+
+
+def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) -> None:
+    for target in targets:
+        for source in sources:
+            if target.exists() and Path(source.file).exists() and target.samefile(source.file):
+                raise NestError(f"{target}: is one of the manifests to check; give another name to write to")
+        if target.is_dir():
+            raise NestError(f"{target}: is a folder; give the name of a file to write")
+    if len({target.absolute() for target in targets}) < len(targets):
+        raise NestError(f"{targets[0]}: cannot be both the clean manifest and the report; give two names")
+
+
+def _refuse_another_folder(clean: Path, manifest: str, number: int) -> None:
+    """Lines are copied as they are, so what they say must mean the same where they go."""
+    folder = Path(manifest).resolve().parent
+    if clean.resolve().parent != folder:
+        raise NestError(
+            f"{manifest}:{number}: names its audio relative to the manifest's folder, so a clean manifest must be "
+            f"there too: {folder / clean.name}"
+        )
+
+
+def _open(path: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | None:
+    """A file that appears when all is done. It is opened at the start, not to fail after hours of work."""
+    if path is None:
+        return None
+    try:
+        return stack.enter_context(stack.enter_context(atomic_write(path)).open("wb"))
+    except OSError as error:
+        raise NestError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -1,0 +1,169 @@
+"""What can be wrong with the audio of a manifest: every kind, in one place, and the reading that notices it.
+
+Training cannot use a broken file. A suspicious one it can, and NeMo does, so by default it is used here too and only
+reported: a healthy set and a suspicious one both give NeMo's numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from nest_ssl.audio import AudioFile, AudioSegment, ChannelSelector
+from nest_ssl.audio.silence import trim_silence
+from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.errors import AudioError
+
+log = logging.getLogger(__name__)
+
+BrokenKind = Literal["unreadable", "empty", "not_finite", "channels"]
+SuspiciousKind = Literal["silent", "shorter", "longer"]
+ListedKind = Literal["bad_line", "duplicate", "sample_rate"]  # what only a check of the whole manifest looks for
+Kind = Literal[ListedKind, BrokenKind, SuspiciousKind]
+Outcome = Literal["used", "skipped", "drew other noise"]  # what training did with it
+
+KINDS: tuple[str, ...] = get_args(Kind)
+
+LENGTH_TOLERANCE: Seconds = 0.1  # durations are often rounded, and those of MP3 files estimated
+_SAMPLES_THAT_TELL = 1000
+_FRAMES_UNKNOWN = 2**62  # libsndfile's answer for a stream is near 2**63
+
+
+class Problem(NamedTuple):
+    """One thing wrong with one line of a manifest. A plain tuple: it travels with a batch, and is often not there."""
+
+    kind: str
+    file: str  # of audio
+    line: str  # manifest:line
+    message: str  # for people, with file and line
+    outcome: Outcome = "used"
+
+
+def read_entry(
+    entry: ManifestEntry,
+    *,
+    target_sr: int | None = None,
+    int_values: bool = False,
+    trim: bool = False,
+    channel_selector: ChannelSelector = None,
+    tolerance: Seconds = LENGTH_TOLERANCE,
+    file: AudioFile | None = None,
+) -> tuple[np.ndarray, list[Problem]]:
+    """The samples (S) of one line, and what is suspicious about them; an AudioError says why there are none.
+
+    `file` is the line's file where it is open already.
+    """
+    segment, file_seconds = _segment(entry, file, target_sr, int_values, channel_selector)
+    samples = segment.samples
+    seconds = len(samples) / segment.sample_rate
+    length = length_problem(entry, seconds, file_seconds, tolerance)
+    found = [] if length is None else [length]
+    if _is_constant(samples[:_SAMPLES_THAT_TELL]) and _is_constant(samples):  # the first is nearly always enough
+        found.append(problem(entry, "silent", f"is silent: all its samples are {samples[0]:g}"))
+    return trim_silence(samples) if trim else samples, found
+
+
+def length_problem(entry: ManifestEntry, seconds: Seconds, file_seconds: Seconds, tolerance: Seconds) -> Problem | None:
+    """Whether fewer seconds were found than the line says, or the file goes on after what should be all of it.
+
+    A line with an offset is a part of its file, which may well go on.
+    """
+    if entry.duration is None:
+        return None
+    if seconds < entry.duration - tolerance:
+        return problem(entry, "shorter", f"has {seconds:.3f} s, the manifest says {entry.duration:g} s")
+    if entry.whole_file and file_seconds > entry.duration + tolerance:
+        return problem(entry, "longer", f"has {file_seconds:.3f} s, the manifest says {entry.duration:g} s")
+    return None
+
+
+def problem(entry: ManifestEntry, kind: Kind, what: str) -> Problem:
+    """A problem of this entry; `what` follows the file's name."""
+    name = file_name(entry)
+    return Problem(kind, name, entry.line, f"{name}: {what} ({entry.line})")
+
+
+def with_line(error: AudioError, entry: ManifestEntry) -> AudioError:
+    """The same error, saying which line of which manifest named the file."""
+    return AudioError(f"{error} ({entry.line})", error.kind)
+
+
+def broken(entry: ManifestEntry, error: AudioError, outcome: Outcome) -> Problem:
+    """The problem that kept an entry from being read."""
+    return Problem(error.kind, file_name(entry), entry.line, str(with_line(error, entry)), outcome)
+
+
+def file_name(entry: ManifestEntry) -> str:
+    """The entry's file, or the first of several."""
+    return entry.audio_file if isinstance(entry.audio_file, str) else entry.audio_file[0]
+
+
+def seconds_in_file(file: AudioFile) -> Seconds:
+    """Length of the whole file; NaN where only reading it would tell."""
+    return file.frames / file.sample_rate if 0 <= file.frames < _FRAMES_UNKNOWN else math.nan
+
+
+def check_offset(entry: ManifestEntry, file_seconds: Seconds) -> None:
+    """Refuse a part that begins after the end, which libsndfile would call an internal error."""
+    if entry.offset > file_seconds:
+        reason = f"has no samples at offset {entry.offset:g} s: it ends at {file_seconds:.3f} s"
+        raise AudioError(f"{file_name(entry)}: {reason}", "empty")
+
+
+def count_by_kind(kinds: Iterable[str]) -> str:
+    """`2 unreadable, 1 silent`, in the order of KINDS."""
+    counts = Counter(kinds)
+    return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
+
+
+class ProblemWarnings:
+    """Names the first problems of a process in its log, each once: thousands would drown everything else."""
+
+    def __init__(self, most: int = 20) -> None:
+        self.most = most
+        self._named: set[Problem] = set()
+
+    def warn(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            if problem not in self._named and len(self._named) < self.most:
+                self._named.add(problem)
+                log.warning("%s; %s", problem.message, problem.outcome)
+                if len(self._named) == self.most:
+                    log.warning("further problems with audio are counted but not named here")
+
+
+def _is_constant(samples: np.ndarray) -> bool:
+    return bool(samples.min() == samples.max())
+
+
+def _segment(
+    entry: ManifestEntry,
+    file: AudioFile | None,
+    target_sr: int | None,
+    int_values: bool,
+    channel_selector: ChannelSelector,
+) -> tuple[AudioSegment, Seconds]:
+    """The entry's part with one channel, and the length of its file."""
+    file_seconds = math.nan
+    if isinstance(entry.audio_file, str):
+        with AudioFile(entry.audio_file) if file is None else nullcontext(file) as opened:
+            file_seconds = seconds_in_file(opened)
+            check_offset(entry, file_seconds)
+            segment = opened.segment(
+                target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
+            )
+    else:
+        segment = AudioSegment.from_file(
+            entry.audio_file, target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
+        )
+    if len(segment.samples) == 0:
+        raise AudioError(f"{file_name(entry)}: has no samples at offset {entry.offset:g} s", "empty")
+    if segment.samples.ndim > 1:
+        raise AudioError(f"{file_name(entry)}: `channel_selector` must leave one channel", "channels")
+    return segment, file_seconds

@@ -1,0 +1,91 @@
+"""The tar files of a data set: what their names stand for, which a process reads, and in which order."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal, TypeVar, get_args
+
+from nest_ssl.errors import ConfigError
+
+Item = TypeVar("Item")
+ShardStrategy = Literal["scatter", "replicate"]
+SHARD_STRATEGIES: tuple[str, ...] = get_args(ShardStrategy)
+
+# shells and job schedulers eat braces, so NeMo has other words for them
+_RANGE = re.compile(r"(?:\{|\(|\[|<|_OP_)(\d+)\.\.(\d+)(?:\.\.(\d+))?(?:\}|\)|\]|>|_CL_)|\{([^{}]*,[^{}]*)\}")
+_ELSEWHERE = re.compile(r"pipe:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_MOST_FILES = 1_000_000
+_FIRST_WAIT = 100  # shards; WebDataset's
+
+
+def expand_paths(paths: Sequence[str], key: str) -> list[str]:
+    """Every file that paths name: `audio__OP_0..2_CL_.tar`, also with braces or brackets, is three; `{a,b}.tar` is two.
+
+    `key` is the configuration key that they come from, for the errors.
+    """
+    for path in paths:
+        if _ELSEWHERE.match(path):
+            raise ConfigError(f"{key}: is {path!r}; expected a file: commands and addresses are not read, copy it here")
+    expanded = list(islice((name for path in paths for name in _expanded(path)), _MOST_FILES + 1))
+    if len(expanded) > _MOST_FILES:
+        raise ConfigError(f"{key}: names more than {_MOST_FILES} files: {paths[0]!r}; check its ranges")
+    return expanded
+
+
+def _expanded(path: str) -> Iterator[str]:
+    found = _RANGE.search(path)
+    if found is None:
+        yield path
+        return
+    head, tail = path[: found.start()], path[found.end() :]
+    for name in found[4].split(",") if found[4] is not None else _numbers(*found.group(1, 2, 3)):
+        for rest in _expanded(tail):
+            yield f"{head}{name}{rest}"
+
+
+def _numbers(first: str, last: str, step: str | None) -> Iterator[str]:
+    is_padded = any(number[0] == "0" and len(number) > 1 for number in (first, last))
+    width = max(len(first), len(last)) if is_padded else 0
+    stride = max(1, int(step or 1))
+    up = int(last) >= int(first)
+    for number in range(int(first), int(last) + (1 if up else -1), stride if up else -stride):
+        yield f"{number:0{width}d}"
+
+
+def share_of(count: int, strategy: ShardStrategy, rank: int, world_size: int, worker: int, workers: int) -> range:
+    """Which of `count` shards a worker process of a rank reads.
+
+    `scatter` gives each rank as many neighbours, and leaves out those that remain; `replicate` gives each all. Of
+    those, a worker reads every n-th.
+    """
+    if strategy == "replicate":
+        return range(worker, count, workers)
+    each = count // world_size
+    return range(each * rank + worker, each * (rank + 1), workers)
+
+
+def shuffled(items: Sequence[Item], buffer_size: int, generator: random.Random) -> list[Item]:
+    """As WebDataset shuffles a stream: a buffer fills, and every item leaves it from a random place.
+
+    With a buffer of one, or none, items stay in their order.
+    """
+    source, waiting, order = iter(items), list[Item](), list[Item]()
+    enough = min(_FIRST_WAIT, buffer_size)
+    for item in source:
+        waiting.append(item)
+        if len(waiting) < buffer_size:
+            waiting.extend(islice(source, 1))
+        if len(waiting) >= enough:
+            order.append(_taken(waiting, generator))
+    while waiting:
+        order.append(_taken(waiting, generator))
+    return order
+
+
+def _taken(waiting: list[Item], generator: random.Random) -> Item:
+    place = generator.randint(0, len(waiting) - 1)
+    waiting[place], waiting[-1] = waiting[-1], waiting[place]
+    return waiting.pop()

@@ -1,0 +1,28 @@
+"""Clipping that finds out on the way whether the gradients are finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+from torch.nn import Parameter
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+
+def clip_or_drop(parameters: Sequence[Parameter], max_norm: float | None, drop: bool = True) -> tuple[Tensor, bool]:
+    """Scale the gradients to at most `max_norm` as `clip_grad_norm_` does; drop them all if their norm is not finite.
+
+    Returns the norm before clipping and whether they were dropped. To an optimiser, a parameter without a gradient is
+    one that is left alone: neither moments nor weight decay move. Without `drop`, somebody else looks for what is not
+    finite.
+    """
+    norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if hasattr(norm, "full_tensor"):  # each process has a part of the weights
+        norm = norm.full_tensor()
+    if drop and not norm.isfinite():
+        for parameter in parameters:
+            parameter.grad = None
+        return norm, True
+    if max_norm is not None:
+        clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm, False

@@ -1,0 +1,67 @@
+"""Steps whose loss or gradient is not a finite number: left out, counted, kept for inspection, and not for ever."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from nest_ssl.atomic import atomic_write
+from nest_ssl.errors import NestError
+
+_log = logging.getLogger(__name__)
+_MOST_KEPT = 10  # batches of one process
+
+
+class NonFiniteSteps(Callback):
+    """The model drops the gradients of such a step; this says so and stops the run when there are too many in a row."""
+
+    def __init__(self, folder: Path | None, most_in_a_row: int) -> None:
+        self.folder = folder
+        self.most_in_a_row = most_in_a_row
+        self.count = 0
+        self.in_a_row = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.count, self.in_a_row = state_dict["count"], state_dict["in_a_row"]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        dropped = bool(pl_module.dropped_gradients)
+        loss_is_finite = bool(torch.isfinite(outputs["loss"]))
+        if dropped or not loss_is_finite:
+            self._keep(trainer, batch, outputs["loss"])
+        if dropped:
+            self.count += 1
+            self.in_a_row += 1
+            pl_module.log("nonfinite_steps", float(self.count), batch_size=1)
+            _log.warning(
+                "step %d: the %s is not finite; the step is left out (so far %d)%s",
+                *(trainer.global_step, "gradient" if loss_is_finite else "loss", self.count),
+                self._where("; the batch is in "),
+            )
+            if self.in_a_row >= self.most_in_a_row:
+                raise NestError(
+                    f"step {trainer.global_step}: {self.in_a_row} steps in a row without a finite loss and gradient; "
+                    f"lower model.optim.lr or use trainer.precision=32{self._where('; the batches are in ')}"
+                )
+        elif not trainer.fit_loop.epoch_loop._should_accumulate():
+            self.in_a_row = 0
+
+    def _where(self, words: str) -> str:
+        return f"{words}{self.folder}" if self.folder else ""
+
+    def _keep(self, trainer: Trainer, batch: Any, loss: Tensor) -> None:
+        if self.folder is None or len(list(self.folder.glob(f"*rank{trainer.global_rank}.pt"))) >= _MOST_KEPT:
+            return
+        path = self.folder / f"step{trainer.global_step}-rank{trainer.global_rank}.pt"
+        with atomic_write(path) as temporary:
+            torch.save({"loss": loss.detach().cpu(), **vars(batch)}, temporary)

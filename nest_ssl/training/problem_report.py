@@ -1,0 +1,94 @@
+"""A report of every problem with audio that a run met, one line each, in its folder.
+
+Loader processes meet the problems; they come here with the batches. A new one is on the disk before its batch is
+trained on, so that nothing is lost when the run dies of it, or is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from nest_ssl.checkpoint import atomic_write
+from nest_ssl.data.problems import Problem, count_by_kind
+
+_log = logging.getLogger(__name__)
+PROBLEM_REPORT = "problem_audio"  # .jsonl, or .rank1.jsonl and so on of the other processes
+_Key = tuple[str, str, str]
+
+
+class ProblemReport(Callback):
+    """Appends to a report that outlives the run: what an earlier start of it listed is counted, not listed again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._file: Path | None = None
+        self._records: dict[_Key, dict[str, Any]] = {}
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._note(trainer, getattr(batch, "problems", ()))
+
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self._note(trainer, getattr(batch, "problems", ()))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._conclude(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._conclude(trainer)
+
+    def _note(self, trainer: Trainer, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            file = self._file or self._begin(trainer.global_rank)
+            key = (problem.kind, problem.file, problem.line)
+            if key in self._records:
+                self._records[key]["count"] += 1
+                continue
+            when = {"epoch": trainer.current_epoch, "step": trainer.global_step, "count": 1}
+            self._records[key] = {**problem._asdict(), **when}
+            with file.open("a", encoding="utf-8") as report:
+                report.write(json.dumps(self._records[key]) + "\n")
+
+    def _begin(self, rank: int) -> Path:
+        """The report of this process, with what is in it already; a healthy run never has one."""
+        self._file = self.folder / f"{PROBLEM_REPORT}{f'.rank{rank}' if rank else ''}.jsonl"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._records = {(record["kind"], record["file"], record["line"]): record for record in read_report(self._file)}
+        self._save()  # without half a line, if a killed run left one
+        return self._file
+
+    def _save(self) -> None:
+        """Write everything anew, with the counts of now."""
+        if self._file is not None and self._records:
+            lines = [json.dumps(record) + "\n" for record in self._records.values()]
+            with atomic_write(self._file) as temporary:
+                temporary.write_text("".join(lines), encoding="utf-8")
+
+    def _conclude(self, trainer: Trainer) -> None:
+        self._save()
+        if not trainer.is_global_zero:
+            return
+        reports = {file: read_report(file) for file in sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))}
+        kinds = count_by_kind(record["kind"] for records in reports.values() for record in records)
+        if kinds:
+            _log.warning("problems with audio: %s; named in %s", kinds, ", ".join(map(str, reports)))
+
+
+def read_report(file: Path) -> list[dict[str, Any]]:
+    """The records of a report, without a line that was never finished; none if there is no report."""
+    records = []
+    with suppress(FileNotFoundError), file.open(encoding="utf-8") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict) and record.keys() >= {"kind", "file", "line", "count"}:
+                    records.append(record)
+    return records

@@ -1,0 +1,26 @@
+"""A page in a real browser, as its reader sees it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+class Visit:
+    """A page of its own, and what it did behind the reader's back."""
+
+    def __init__(self, browser: Browser, report: Path, **options: Any) -> None:
+        self.page: Page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, "locale": "en-GB", **options})
+        self.page.set_default_timeout(5000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(report.as_uri())
+
+    def shows(self, text: str) -> bool:
+        return self.page.get_by_text(text).first.is_visible()

@@ -1,0 +1,25 @@
+"""Every option of NeMo's lhotse configuration is known here, and what NeMo does by default is not refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+from nest_ssl.data.lhotse_data import LHOTSE_KEYS, REFUSED_KEYS
+
+DEFAULTS = """
+import json
+from nemo.collections.common.data.lhotse.dataloader import LhotseDataLoadingConfig
+print("\\n" + json.dumps(vars(LhotseDataLoadingConfig()), default=str))
+"""
+# NeMo fills buckets by a thread, which makes other batches in every run
+UNLIKE_NEMO = {"concurrent_bucketing"}
+
+
+def test_no_option_of_nemo_is_unknown_and_none_of_its_defaults_refused(nemo: str) -> None:
+    printed = subprocess.run([nemo, "-c", DEFAULTS], capture_output=True, text=True, check=True).stdout
+    defaults = json.loads(printed.splitlines()[-1])
+    assert len(defaults) > 80
+    assert defaults.keys() <= LHOTSE_KEYS
+    refused = {name for name, idle in REFUSED_KEYS.items() if name in defaults and defaults[name] not in idle}
+    assert refused == UNLIKE_NEMO

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""`nest-ssl data tar` under the name and with the flags of NeMo's script; segments are always cut out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # also works where the package is not installed
+
+from nest_ssl.cli.tar_output import tar_command  # noqa: E402
+from nest_ssl.data.tar_plan import TarOptions  # noqa: E402
+from nest_ssl.errors import NestError  # noqa: E402
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest_path", type=Path, required=True, help="JSON-lines manifest of audio files")
+    parser.add_argument("--target_dir", type=Path, default=Path("tarred"), help="folder (default: %(default)s)")
+    parser.add_argument("--num_shards", type=int, required=True, help="tar files to make, in each bucket")
+    parser.add_argument("--max_duration", type=float, help="seconds; leave out what is longer")
+    parser.add_argument("--min_duration", type=float, help="seconds; leave out what is shorter")
+    parser.add_argument("--shuffle", action="store_true", help="put utterances in random order first")
+    parser.add_argument("--shuffle_seed", type=int, default=0, help="of that order (default: %(default)s)")
+    parser.add_argument("--sort_in_shards", action="store_true", help="by duration")
+    parser.add_argument("--slice_with_offset", action="store_true", help="accepted: it is always done")
+    parser.add_argument("--buckets_num", type=int, default=1, help="sets to make, by duration (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="processes; -1: one for each processor")
+    arguments = parser.parse_args()
+    if arguments.num_shards < 1 or arguments.buckets_num < 1 or arguments.workers == 0:
+        parser.error("--num_shards and --buckets_num need at least 1, --workers at least 1 or -1")
+    options = TarOptions(
+        num_shards=arguments.num_shards,
+        shuffle=arguments.shuffle,
+        shuffle_seed=arguments.shuffle_seed if arguments.shuffle else None,
+        min_duration=arguments.min_duration,
+        max_duration=arguments.max_duration,
+        sort_in_shards=arguments.sort_in_shards,
+    )
+    workers = arguments.workers if arguments.workers > 0 else None
+    try:
+        tar_command(arguments.manifest_path, arguments.target_dir, options, arguments.buckets_num, workers)
+    except NestError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
