@@ -1,0 +1,63 @@
+"""Which layers are wanted, and what becomes of them.
+
+Layer 0 is what the sub-sampling gives, layer k what the k-th Conformer block gives, and the last one the encoder's
+output. NeMo counts blocks from 0: its `layer_output_k` is layer k + 1 here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from nest_ssl.errors import NestError
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Layers by number, and the weights of their sum if one is wanted in place of them all."""
+
+    numbers: tuple[int, ...]
+    weights: tuple[float, ...] | None = None
+
+    @classmethod
+    def parse(cls, text: str, last: int) -> Layers:
+        """`last`, `all`, or numbers such as `12` and `0,6,12`; negative ones count from the end."""
+        if text == "last":
+            return cls((last,))
+        if text == "all":
+            return cls(tuple(range(last + 1)))
+        try:
+            numbers = [int(part) for part in text.split(",")]
+        except ValueError:
+            raise NestError(f"--layers: is {text!r}; expected last, all, or numbers such as 0,6,12") from None
+        wrong = [number for number in numbers if not -last - 1 <= number <= last]
+        if wrong:
+            raise NestError(
+                f"--layers: there is no layer {wrong[0]}; this model has 0 (sub-sampling) to {last} (output)"
+            )
+        return cls(tuple(number % (last + 1) for number in numbers))
+
+    @classmethod
+    def mix(cls, text: str, last: int) -> Layers:
+        """All layers, added up with these weights as they are: numbers, or a file of them."""
+        content = Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
+        try:
+            weights = tuple(float(part) for part in content.strip(" \n[]").replace(",", " ").split())
+        except ValueError:
+            raise NestError(f"--mix: is {text!r}; expected numbers joined by commas, or a file of them") from None
+        if len(weights) != last + 1 or not all(map(math.isfinite, weights)):
+            raise NestError(
+                f"--mix: has {len(weights)} weights; expected {last + 1} finite numbers, for layers 0 to {last}"
+            )
+        return cls(tuple(range(last + 1)), weights)
+
+    def combined(self, outputs: Sequence[Tensor]) -> Tensor:
+        """Outputs (U, D) of these layers to (U, D), or to (L, U, D) if there are several and no weights."""
+        if self.weights is not None:
+            return torch.tensordot(torch.tensor(self.weights), torch.stack(list(outputs)), dims=1)
+        return outputs[0] if len(outputs) == 1 else torch.stack(list(outputs))

@@ -1,0 +1,69 @@
+"""Labelled utterances: what a probe is fitted on and tried on."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.encoding.utterances import labelled_entries
+from nest_ssl.errors import ManifestError, nearest
+
+FEWEST = 5  # utterances of a label: one to try, one to choose the layer by, the others to learn from
+
+
+@dataclass(frozen=True)
+class Example:
+    """An utterance, what it is an example of, and what must not be on both sides of the split, such as its speaker."""
+
+    entry: ManifestEntry
+    label: str
+    group: str
+
+
+def load_examples(manifest: str, label: str, group_by: str | None) -> list[Example]:
+    """The lines of a manifest; without `group_by`, those of one audio file are a group."""
+    examples = []
+    for entry, fields in labelled_entries(manifest):
+        for field in (label, group_by):
+            if field is not None and not isinstance(fields.get(field), str | int | float):
+                hint = nearest(field, fields)
+                raise ManifestError(f"{entry.line}: has no field {field!r} that is a word or a number{hint}")
+        group = str(entry.audio_file if group_by is None else fields[group_by])
+        examples.append(Example(entry, str(fields[label]), group))
+    return examples
+
+
+def sampled(examples: list[Example], limit: int, seed: int) -> list[Example]:
+    """At most so many, by chance."""
+    return examples if len(examples) <= limit else random.Random(seed).sample(examples, limit)
+
+
+def frequent(examples: Sequence[Example]) -> list[Example]:
+    """Those of the labels that have enough utterances."""
+    counts = Counter(example.label for example in examples)
+    return [example for example in examples if counts[example.label] >= FEWEST]
+
+
+def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int], list[int]]:
+    """Indices of two parts, the second about one in `share`: labels as in the whole, no group in both."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    groups = [example.group for example in examples]
+    if len(set(groups)) < share:
+        raise ManifestError(
+            f"all utterances are of {len(set(groups))} groups; expected at least {share}, to split them"
+        )
+    folds = StratifiedGroupKFold(share, shuffle=True, random_state=seed)
+    first, second = next(iter(folds.split(np.zeros(len(examples)), [example.label for example in examples], groups)))
+    return first.tolist(), second.tolist()
+
+
+def with_labels_of(examples: Sequence[Example], known: Sequence[Example]) -> list[Example]:
+    """Those whose label can be known from others."""
+    labels = {example.label for example in known}
+    return [example for example in examples if example.label in labels]
