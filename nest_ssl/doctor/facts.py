@@ -1,0 +1,202 @@
+"""What there is on this machine, as plain values: checks judge them, and tests make up machines nobody here has."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from nest_ssl.doctor.memory import available_memory, group_limits
+from nest_ssl.environments import SetupError, installed_nemo
+from nest_ssl.models.size import machine_memory
+from nest_ssl.training.platform import Machine
+
+OPTIONAL = {"lhotse": "model.train_ds.use_lhotse", "wandb": "exp_manager.create_wandb_logger"}  # package: who needs it
+_FEATURES = {  # as Linux names them
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "AVX-512 bf16",
+    "amx_tile": "AMX",
+    "amx_bf16": "AMX bf16",
+    "asimd": "NEON",
+    "bf16": "bf16",
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One that PyTorch can use."""
+
+    name: str
+    memory: int  # bytes
+    capability: str  # as NVIDIA counts
+    bf16: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A machine and the Python on it."""
+
+    system: str = "Linux"  # Windows, Darwin
+    release: str = ""
+    architecture: str = "x86_64"
+    python: tuple[int, int, int] = (3, 12, 0)
+    torch: str = "2.13.0"
+    torch_cuda: str | None = None  # the CUDA that this torch is built for
+    torch_hip: str | None = None
+    gpus: tuple[Gpu, ...] = ()
+    nvidia_card: str | None = None  # what the driver says there is, whether PyTorch can use it or not
+    mps: bool = False
+    cpu: str = ""
+    cpu_features: tuple[str, ...] = ()
+    vector_kernels: str = "AVX2"  # the instructions that torch's own kernels use
+    bf16: bool = False  # multiplied by the hardware that training would use
+    cores: int = 1
+    usable_cores: float = 1  # by affinity and container limits
+    threads: int = 1  # torch's
+    memory: int = 16 * 10**9
+    available: int = 12 * 10**9
+    shared_memory: int | None = None  # free bytes of /dev/shm; None where loaders do not need it
+    start_method: str = "fork"
+    open_files: int | None = None
+    load: float | None = None  # processes that want a core, on average over a minute
+    long_paths: bool = True  # more than 260 characters
+    packages: dict[str, str | None] = field(default_factory=dict)  # version, or None
+    nemo: str | None = None  # an interpreter that has it
+
+    @property
+    def machine(self) -> Machine:
+        """The same, as far as adjustments depend on it."""
+        windows = self.system == "Windows"
+        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
+
+    @classmethod
+    def here(cls) -> Facts:
+        """This machine; takes about a second."""
+        machine = Machine.here()
+        cores = os.cpu_count() or 1
+        cpu, features = _processor()
+        return cls(
+            system=platform.system(),
+            release=platform.release(),
+            architecture=platform.machine(),
+            python=sys.version_info[:3],
+            torch=torch.__version__,
+            torch_cuda=torch.version.cuda,
+            torch_hip=torch.version.hip,
+            gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
+            nvidia_card=_nvidia_card(),
+            mps=machine.mps,
+            cpu=cpu,
+            cpu_features=features,
+            vector_kernels=torch.backends.cpu.get_cpu_capability(),
+            bf16=machine.bf16,
+            cores=cores,
+            usable_cores=_usable_cores(cores),
+            threads=torch.get_num_threads(),
+            memory=machine_memory(),
+            available=available_memory(),
+            shared_memory=_shared_memory(),
+            start_method=multiprocessing.get_start_method(),
+            open_files=_open_files(),
+            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            long_paths=_long_paths(),
+            packages={name: _version(name) for name in OPTIONAL},
+            nemo=_nemo(),
+        )
+
+
+def _gpu(index: int) -> Gpu:
+    found = torch.cuda.get_device_properties(index)
+    bf16 = found.major >= 8 or torch.version.hip is not None
+    return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}", bf16)
+
+
+def _nvidia_card() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    question = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(question, capture_output=True, text=True, timeout=10)
+        if done.returncode == 0 and done.stdout.strip():
+            return ", driver ".join(part.strip() for part in done.stdout.splitlines()[0].split(","))
+    return None
+
+
+def _processor() -> tuple[str, tuple[str, ...]]:
+    """Model and instruction sets, where the system tells."""
+    name, flags = platform.processor(), set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key == "model name":
+                name = value
+            elif key in ("flags", "Features"):
+                flags = set(value.split())
+    return name, tuple(shown for flag, shown in _FEATURES.items() if flag in flags)
+
+
+def _usable_cores(cores: int) -> float:
+    found: list[float] = [cores]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(len(os.sched_getaffinity(0)))
+    for limit in group_limits("cpu.max"):
+        quota, _, period = limit.partition(" ")
+        if quota.isdecimal() and period.isdecimal():
+            found.append(int(quota) / int(period))
+    for quota, period in zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False):
+        if quota.isdecimal() and int(period):
+            found.append(int(quota) / int(period))
+    return min(found)
+
+
+def _shared_memory() -> int | None:
+    """Loader processes hand batches over in shared memory, which on Linux is this file system."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage("/dev/shm").free
+    return None
+
+
+def _open_files() -> int | None:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _long_paths() -> bool:
+    if sys.platform != "win32":
+        return True
+    import winreg
+
+    where = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+    with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, where) as key:
+        return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+    return False
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _nemo() -> str | None:
+    with contextlib.suppress(SetupError):
+        found = installed_nemo()
+        if found is None or not found.is_relative_to(Path.home()):
+            return None if found is None else str(found)
+        return f"~/{found.relative_to(Path.home()).as_posix()}"
+    return None

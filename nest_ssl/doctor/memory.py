@@ -1,0 +1,159 @@
+"""Memory of this machine and of this process, on every system that trains, without packages of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from nest_ssl.models.size import machine_memory
+
+TOO_LARGE = 77  # exit code of a process that ended itself before it took what others need
+_LOOK_EVERY = 0.02  # seconds
+
+
+def available_memory() -> int:
+    """Bytes that a new process could take now without anything being swapped out or killed."""
+    found = [_system_available(), *_left_in_groups()]
+    return max(0, min(found))
+
+
+def reset_peak() -> None:
+    """Forget the highest use of memory so far, where the system can; give back what was freed."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # glibc's alone
+        ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_bytes() -> int:
+    """The most memory this process has had at once: since `reset_peak` on Linux, else since its start."""
+    if sys.platform == "win32":
+        return _windows_counters()[0]
+    with contextlib.suppress(OSError, ValueError):
+        return _status_bytes("VmHWM")
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def used_bytes() -> int:
+    """Memory that this process has now; its peak where the system does not tell."""
+    if sys.platform == "win32":
+        return _windows_counters()[1]
+    with contextlib.suppress(OSError, ValueError):
+        return _status_bytes("VmRSS")
+    return peak_bytes()
+
+
+def end_above(limit: int) -> None:
+    """From now on this process ends itself when it has more than `limit` bytes; nobody else is to suffer.
+
+    Should the system run out all the same, it is told to end this process first.
+    """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+    def watch() -> None:
+        pause = threading.Event()
+        while not pause.wait(_LOOK_EVERY):
+            if used_bytes() > limit:
+                os._exit(TOO_LARGE)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def group_limits(name: str) -> Iterator[str]:
+    """What the control groups of this process say in their file `name`, innermost first (Linux, containers)."""
+    for folder in _groups():
+        with contextlib.suppress(OSError):
+            yield (folder / name).read_text().strip()
+
+
+def _system_available() -> int:
+    if sys.platform == "win32":
+        return _windows_available()
+    with contextlib.suppress(OSError, StopIteration, ValueError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+    with contextlib.suppress(OSError, ValueError, IndexError, subprocess.SubprocessError):
+        return _mac_available()
+    return machine_memory() // 2
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Limit less use, file cache not counted, of every group that has a limit."""
+    names = (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    )
+    for folder in _groups():
+        for limit, use, cache in names:
+            with contextlib.suppress(OSError, ValueError):
+                cached = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                used = int((folder / use).read_text()) - int(cached.get(cache, 0))
+                yield int((folder / limit).read_text()) - used
+
+
+def _groups() -> list[Path]:
+    """Folders of the control groups that this process is in, with all those above them."""
+    root = Path("/sys/fs/cgroup")
+    folders = [root, root / "memory", root / "cpu"]
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            for kind in kinds.split(","):
+                if kind in ("", "memory", "cpu"):
+                    own = root / kind / path.lstrip("/")
+                    folders = [own, *(parent for parent in own.parents if parent.is_relative_to(root)), *folders]
+    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(field)
+
+
+def _mac_available() -> int:
+    lines = subprocess.run(["vm_stat"], capture_output=True, text=True, check=True, timeout=5).stdout.splitlines()
+    page = int(lines[0].split("page size of ")[1].split()[0])
+    free = ("Pages free", "Pages inactive", "Pages speculative")
+    return sum(page * int(line.split(":")[1].strip(" .")) for line in lines[1:] if line.startswith(free))
+
+
+def _windows_available() -> int:
+    class Status(ctypes.Structure):
+        _fields_ = (
+            ("length", ctypes.c_ulong),
+            ("load", ctypes.c_ulong),
+            *((name, ctypes.c_ulonglong) for name in ("total", "available", "a", "b", "c", "d", "e")),
+        )
+
+    status = Status(length=ctypes.sizeof(Status))
+    ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
+    return int(status.available)
+
+
+def _windows_counters() -> tuple[int, int]:
+    """(peak, current) working set."""
+
+    class Counters(ctypes.Structure):
+        _fields_ = (
+            ("size", ctypes.c_ulong),
+            ("faults", ctypes.c_ulong),
+            *((name, ctypes.c_size_t) for name in ("peak", "current", "a", "b", "c", "d", "e", "f")),
+        )
+
+    counters = Counters(size=ctypes.sizeof(Counters))
+    kernel = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    kernel.GetCurrentProcess.restype = ctypes.c_void_p
+    process = ctypes.c_void_p(kernel.GetCurrentProcess())
+    kernel.K32GetProcessMemoryInfo(process, ctypes.byref(counters), counters.size)
+    return int(counters.peak), int(counters.current)

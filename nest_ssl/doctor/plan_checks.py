@@ -1,0 +1,88 @@
+"""What a run of a configuration would change or refuse here, and settings that do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from nest_ssl.doctor.facts import Facts
+from nest_ssl.doctor.finding import Finding, gigabytes
+from nest_ssl.doctor.plan import Plan
+from nest_ssl.training.platform import FSDP, describe
+
+_SIGNALS = 3  # in a batch: clean, noise, mixed; four bytes a sample
+
+
+def check_plan(plan: Plan, facts: Facts) -> list[Finding]:
+    """What a run would change or refuse, and settings that do harm here."""
+    adjusted = [Finding("adjusted", "note", line) for line in describe(plan.adjustments)]
+    return [*plan.problems, *adjusted, *(finding for check in _CHECKS for finding in check(plan, facts))]
+
+
+def _check_data(plan: Plan, facts: Facts) -> Iterator[Finding]:
+    durations = plan.durations()
+    if not len(durations):
+        return
+    lengths = f"{durations.min():.3g} to {durations.max():.3g} s, {np.median(durations):.3g} s in the middle"
+    yield Finding("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
+    missing = [name for name in plan.files() if not Path(name).is_file()]
+    if missing:
+        count = len(plan.files())
+        yield Finding(
+            *("data", "problem" if len(missing) == count else "warning"),
+            f"{len(missing)} of {count} audio files looked for are not there, such as {missing[0]}",
+            "nest-ssl data check names all of them; paths in a manifest are relative to its folder",
+        )
+
+
+def _check_workers(plan: Plan, facts: Facts) -> Iterator[Finding]:
+    workers = plan.train_ds.get("num_workers") or 0
+    if workers > facts.usable_cores:
+        yield Finding(
+            *("workers", "warning", f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"),
+            f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most",
+        )
+    elif workers and facts.start_method != "fork" and not plan.train_ds.get("persistent_workers"):
+        yield Finding(
+            *("workers", "note", f"{workers} are started by {facts.start_method}, anew for every epoch"),
+            "model.train_ds.persistent_workers=true starts them once",
+        )
+
+
+def _check_shared_memory(plan: Plan, facts: Facts) -> Iterator[Finding]:
+    """Batches wait in shared memory: for each worker those that it prepares in advance, and the one in use."""
+    data = plan.train_ds
+    workers = data.get("num_workers") or 0
+    if facts.shared_memory is None or not workers:
+        return
+    durations = plan.durations()
+    longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
+    seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
+    batch = _SIGNALS * 4 * seconds * (data.get("sample_rate") or 16000)
+    needed = int(batch * (workers * (data.get("prefetch_factor") or 2) + 1))
+    found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {workers} workers fill up to {gigabytes(needed)}"
+    if needed > facts.shared_memory:
+        gigabyte = max(1, -(-2 * needed // 2**30))
+        yield Finding(
+            *("shared memory", "warning", found),
+            f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0",
+        )
+    else:
+        yield Finding("shared memory", "ok", found)
+
+
+def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
+    strategy = str(OmegaConf.select(plan.cfg, "trainer.strategy") or "auto")
+    if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
+        yield Finding(
+            *("strategy", "problem", "trainer.strategy=fsdp needs NCCL, which Windows does not have"),
+            "trainer.strategy=auto",
+        )
+
+
+_CHECKS: tuple[Callable[[Plan, Facts], Iterator[Finding]], ...] = (
+    *(_check_data, _check_workers, _check_shared_memory, _check_windows_ddp),
+)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import time
+
+import pytest
+
+from nest_ssl.doctor.memory import TOO_LARGE, available_memory, end_above, peak_bytes, reset_peak, used_bytes
+from nest_ssl.models.size import machine_memory
+
+SIZE = 200 * 10**6
+
+
+def test_what_is_available_is_part_of_what_there_is() -> None:
+    assert 0 < available_memory() <= machine_memory()
+
+
+def test_the_peak_remembers_what_was_given_back() -> None:
+    reset_peak()
+    before = used_bytes()
+    block = bytearray(SIZE)
+    block[::4096] = b"x" * len(block[::4096])
+    del block
+    assert peak_bytes() >= before + SIZE * 0.9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems remember the peak of the whole process")
+def test_the_peak_can_be_forgotten() -> None:
+    block = bytearray(b"x" * SIZE)
+    del block
+    reset_peak()
+    assert peak_bytes() < used_bytes() + SIZE / 2
+
+
+def _take_too_much() -> None:
+    end_above(used_bytes() + SIZE // 2)
+    _kept = bytearray(b"x" * SIZE)
+    time.sleep(30)
+
+
+def test_a_process_ends_itself_before_it_takes_more_than_it_may() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=_take_too_much)
+    process.start()
+    process.join(60)
+    assert process.exitcode == TOO_LARGE

@@ -1,0 +1,116 @@
+"""What a configuration becomes here, and what would stop it, in the words of the run itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nest_ssl.doctor.facts import Facts, Gpu
+from nest_ssl.doctor.finding import Finding
+from nest_ssl.doctor.plan import Plan, make_plan
+from nest_ssl.doctor.plan_checks import check_plan
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.config import load_config
+
+Command = Callable[..., CommandLine]
+LAPTOP = Facts(cores=4, usable_cores=4)
+
+
+def plan(command: CommandLine, facts: Facts = LAPTOP) -> Plan:
+    return make_plan(load_config(command), facts)
+
+
+def findings(command: CommandLine, **facts: Any) -> list[Finding]:
+    machine = dataclasses.replace(LAPTOP, **facts)
+    return check_plan(plan(command, machine), machine)
+
+
+def named(found: list[Finding], name: str) -> list[Finding]:
+    return [finding for finding in found if finding.name == name]
+
+
+def test_what_the_run_would_adjust_is_told_with_its_reason(command: Command) -> None:
+    lines = [finding.found for finding in named(findings(command("trainer.strategy=ddp")), "adjusted")]
+    assert "trainer.devices: -1 -> 1 (without a GPU, one process trains on all cores)" in lines
+    assert any(line.startswith("trainer.strategy: ddp -> auto") for line in lines)
+
+
+def test_data_is_described_and_usable(command: Command) -> None:
+    made = plan(command())
+    (data,) = named(check_plan(made, LAPTOP), "data")
+    assert (data.state, made.data_is_usable, made.model_is_usable) == ("ok", True, True)
+    assert data.found.startswith("12 utterances")
+    assert len(made.files()) == 12
+
+
+def test_a_manifest_that_is_missing_is_the_runs_error(command: Command) -> None:
+    made = plan(command("model.train_ds.manifest_filepath=nowhere.json"))
+    (problem,) = made.problems
+    assert (problem.name, problem.state) == ("data", "problem")
+    assert problem.found.startswith("model.train_ds.manifest_filepath: 'nowhere.json' does not exist")
+
+
+def test_the_dummy_corpus_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
+    monkeypatch.chdir(tmp_path)
+    (problem,) = plan(command("model.train_ds.manifest_filepath=data/dummy_ssl/train_manifest.json")).problems
+    assert "nest-ssl data make-dummy" in problem.advice
+
+
+def test_audio_that_is_not_where_the_manifest_says_is_a_problem(tmp_path: Path, command: Command) -> None:
+    manifest = tmp_path / "moved.json"
+    manifest.write_text("".join(json.dumps({"audio_filepath": f"{n}.wav", "duration": 2}) + "\n" for n in range(9)))
+    _, missing = named(findings(command(f"model.train_ds.manifest_filepath={manifest}")), "data")
+    assert missing.state == "problem"
+    assert "9 of 9 audio files" in missing.found
+
+
+@pytest.mark.parametrize(
+    ("override", "name", "says"),
+    [
+        ("model.encoder.d_model=10000000", "model", "model.encoder.d_model"),
+        ("trainer.precision=17", "run", "trainer: "),
+        ("trainer.logger=true", "run", "trainer.logger: exp_manager makes the loggers"),
+        ("model.train_ds.batch_size=0", "data", "model.train_ds.batch_size: is 0"),
+    ],
+)
+def test_what_the_run_would_refuse_is_a_problem(command: Command, override: str, name: str, says: str) -> None:
+    (problem,) = [finding for finding in findings(command(override)) if finding.state == "problem"]
+    assert problem.name == name
+    assert says in problem.found
+
+
+def test_more_workers_than_cores(command: Command) -> None:
+    (finding,) = named(findings(command("model.train_ds.num_workers=9")), "workers")
+    assert finding.state == "warning"
+    assert "num_workers=3" in finding.advice
+
+
+def test_workers_that_are_spawned_for_every_epoch(command: Command) -> None:
+    (finding,) = named(findings(command("model.train_ds.num_workers=2"), start_method="spawn"), "workers")
+    assert (finding.state, "persistent_workers=true" in finding.advice) == ("note", True)
+
+
+@pytest.mark.parametrize(("free", "state"), [(64 * 10**6, "warning"), (10**12, "ok")])
+def test_shared_memory_is_held_against_what_workers_fill(command: Command, free: int, state: str) -> None:
+    asked = command("model.train_ds.num_workers=4", "model.train_ds.batch_size=12")
+    (finding,) = named(findings(asked, shared_memory=free), "shared memory")
+    assert finding.state == state
+    assert state == "ok" or "--shm-size" in finding.advice
+
+
+def test_windows_has_no_fsdp(command: Command) -> None:
+    gpu = Gpu("some", 10**10, "8.0", bf16=True)
+    (finding,) = named(findings(command("trainer.strategy=fsdp"), system="Windows", gpus=(gpu, gpu)), "strategy")
+    assert finding.state == "problem"
+
+
+def test_checkpoints_are_counted_before_there_is_a_model(command: Command) -> None:
+    few = plan(command("exp_manager.checkpoint_callback_params.save_top_k=1"))
+    many = plan(command("exp_manager.checkpoint_callback_params.save_top_k=5"))
+    assert many.checkpoint_bytes - few.checkpoint_bytes == 4 * 3 * few.weight_bytes
+    assert not few.folder.exists()

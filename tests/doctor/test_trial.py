@@ -1,0 +1,120 @@
+"""The trial itself, with a real model in a real process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nest_ssl.doctor.bench import Bench, OutOfTime, StartError
+from nest_ssl.doctor.cost import fit_memory
+from nest_ssl.doctor.diagnosis import Diagnosis, Request, diagnose
+from nest_ssl.doctor.facts import Facts
+from nest_ssl.doctor.loading import time_loader
+from nest_ssl.doctor.plan import load_train, make_plan
+from nest_ssl.doctor.steps import Trial
+from nest_ssl.doctor.trial import run_trial
+from nest_ssl.training.command_line import CommandLine
+from nest_ssl.training.config import load_config
+from nest_ssl.training.run import train
+
+MORE, LESS = 1.1, 0.75  # than predicted: what a batch may need, as the allocator has it
+GIGABYTE = 10**9
+MINUTES = 2.0
+Command = Callable[..., CommandLine]
+
+
+def settings(command: CommandLine) -> dict[str, Any]:
+    return OmegaConf.to_container(load_config(command).model)  # type: ignore[return-value]
+
+
+def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = 200.0) -> Bench:
+    return Bench(settings(command), "cpu", memory, time.monotonic() + seconds)
+
+
+@pytest.mark.slow
+def test_the_peak_of_a_large_batch_is_predicted_from_small_ones(command: Command) -> None:
+    small = [Trial(1, 4.0), Trial(1, 12.0), Trial(2, 12.0), Trial(4, 12.0)]
+    large = Trial(16, 16.0)  # five times the audio
+    with bench(command("model.encoder.subsampling_conv_channels=32")) as one:
+        cost = fit_memory([one.measure(trial) for trial in small])
+        measured = one.measure(large)
+    predicted = cost.peak(large.batch_size, large.seconds)
+    assert LESS * predicted < measured.peak < MORE * predicted
+    assert measured.peak > 1.5 * cost.always  # the batch counts, not the libraries alone
+
+
+@pytest.mark.slow
+def test_a_batch_that_is_too_large_ends_its_process_and_not_the_trial(command: Command) -> None:
+    with bench(command(), memory=int(1.2 * GIGABYTE)) as one:
+        assert not one.measure(Trial(400, 30.0)).fits
+        after = one.measure(Trial(1, 2.0))
+    assert after.fits
+    assert after.speed > 0
+
+
+@pytest.mark.slow
+def test_a_model_that_is_too_large_by_itself_is_said_to_be(command: Command) -> None:
+    with bench(command(), memory=10**8) as one, pytest.raises(StartError, match="more memory than is free"):
+        one.measure(Trial(1, 2.0))
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_built_is_a_problem_in_the_runs_words(command: Command) -> None:
+    found = diagnose(Request(command("model.encoder.n_heads=3"), lengths=(2.0,)), lambda share, text: None)
+    assert found.would_stop
+    assert any("model.encoder" in finding.found for finding in found.findings if finding.state == "problem")
+
+
+def test_a_deadline_ends_the_process(command: Command) -> None:
+    began = time.monotonic()
+    with bench(command(), seconds=1.0) as one, pytest.raises(OutOfTime):
+        one.measure(Trial(1, 2.0))
+    assert time.monotonic() - began < 15
+
+
+def test_a_trial_keeps_to_its_time(command: Command) -> None:
+    facts = Facts.here()
+    plan = make_plan(load_config(command()), facts)
+    began = time.monotonic()
+    report = run_trial(plan, facts, 2.0, [60.0], lambda share, text: None)
+    assert time.monotonic() - began < 30  # a process that imports torch is not ended at once
+    assert report.buckets or "the time was over" in report.findings[0].found
+
+
+def test_loading_is_timed_with_and_without_processes(command: Command) -> None:
+    model = settings(command())
+    for workers in (0, 1):
+        loader = load_train(model, num_workers=workers, batch_size=2)
+        assert 0 < time_loader(loader, workers, seconds=1.0).seconds < 10
+
+
+@pytest.fixture(scope="module")
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def diagnosis(command: Command, told: list[str]) -> Diagnosis:
+    request = Request(command("model.train_ds.batch_size=1"), minutes=MINUTES)
+    return diagnose(request, lambda share, text: told.append(text))
+
+
+@pytest.mark.slow
+def test_what_is_recommended_can_be_trained_within_the_time_given(
+    diagnosis: Diagnosis, command: Command, told: list[str]
+) -> None:
+    report = diagnosis.trial
+    assert report is not None, diagnosis.no_trial
+    assert report.buckets
+    assert "building the model" in told
+    words = ["trainer.max_steps=1", "trainer.limit_val_batches=0", "trainer.enable_progress_bar=false"]
+    cfg = load_config(command("model.train_ds.batch_size=1", *report.overrides, *words))
+    train(cfg)
+    assert not diagnosis.would_stop
+    assert diagnosis.train_command().startswith("nest-ssl train --config-name nest_fast-conformer")
+    for override in report.overrides:
+        assert override in diagnosis.train_command()
