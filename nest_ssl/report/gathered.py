@@ -1,0 +1,77 @@
+"""All that a report says of a run, each part read or computed once, when it is first asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nest_ssl.errors import NestError
+from nest_ssl.report.data_sets import DataSet, data_sets
+from nest_ssl.report.figures import Figure, as_numbers, key_figures
+from nest_ssl.report.health import Health, health_of, signs_of
+from nest_ssl.report.preset import Change, Preset, nearest_preset
+from nest_ssl.report.run import Run
+from nest_ssl.report.samples import SampleSet, newest_samples
+from nest_ssl.report.status import Status, status_of
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run with everything that is read from it once."""
+
+    run: Run
+    now: float
+    presets: Sequence[Preset]
+
+    @cached_property
+    def status(self) -> Status:
+        return status_of(self.run, self.now)
+
+    @cached_property
+    def health(self) -> Health:
+        return health_of(signs_of(self.run, self.status.step))
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        return key_figures(self.run, self.status)
+
+    @cached_property
+    def data(self) -> list[DataSet]:
+        return data_sets(self.run)
+
+    @cached_property
+    def samples(self) -> SampleSet | NestError | None:
+        """The newest, or why they cannot be read."""
+        try:
+            return newest_samples(self.run.folder)
+        except NestError as error:
+            return error
+
+    @cached_property
+    def preset(self) -> tuple[Preset, list[Change]] | None:
+        return nearest_preset(self.run.config, list(self.presets))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Key figures and verdict, for machines."""
+        status, health = self.status, self.health
+        findings = [{"state": of.state, "finding": of.key, **of.values} for of in health.findings]
+        return {
+            "run": str(self.run.folder),
+            "state": status.state,
+            "total_steps": status.total,
+            "seconds_left": status.seconds_left,
+            "seconds_since_newest_number": status.age,
+            "health": health.state,
+            "verdict": health.word,
+            "findings": findings,
+            "figures": as_numbers(self.figures),
+        }
+
+
+def gather(runs: Sequence[Run], presets: Sequence[Preset]) -> list[RunReport]:
+    """All of them at one moment."""
+    now = time.time()
+    return [RunReport(run, now, presets) for run in runs]

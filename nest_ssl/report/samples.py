@@ -1,0 +1,145 @@
+"""What the model heard and was asked at a validation: `samples/step-*.npz`, as sound and pictures for a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from nest_ssl.errors import NestError, one_line
+
+SAMPLES = "samples/step-*.npz"
+# from the quietest to the loudest: dark blue, violet, red, orange, pale yellow; each is lighter than the one before
+_COLOURS = ((8, 10, 40), (66, 22, 105), (150, 38, 100), (224, 82, 58), (251, 163, 40), (252, 247, 190))
+_QUIET, _LOUD = 1.0, 99.5  # per cent of a picture's values that lie at the ends of the colours
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One utterance of a validation batch."""
+
+    clean: np.ndarray  # (S,)
+    noisy: np.ndarray  # (S,)
+    features: np.ndarray  # (D, T)
+    mask: np.ndarray  # (T,)
+    targets: np.ndarray  # (U, K) tokens, -1 where there is none
+    predicted: np.ndarray  # (U, K) the same
+    scored: np.ndarray  # (U,) frames that the loss uses
+    sample_rate: int  # Hz
+
+    @property
+    def seconds(self) -> float:
+        return len(self.clean) / self.sample_rate
+
+    @property
+    def frames_per_token(self) -> int:
+        """Mel frames behind one token: the sub-sampling of the encoder."""
+        return max(1, round(self.features.shape[1] / max(len(self.targets), 1)))
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Of the frames that the loss uses, those whose tokens are all right: (U,)."""
+        return self.scored & (self.targets == self.predicted).all(axis=1)
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """The samples of one validation."""
+
+    step: int
+    samples: list[Sample]
+
+
+def newest_samples(folder: Path) -> SampleSet | None:
+    """Those of the newest validation; None if the run keeps none."""
+    files = {int(found[1]): path for path in folder.glob(SAMPLES) if (found := re.search(r"(\d+)\.npz$", path.name))}
+    if not files:
+        return None
+    step = max(files)
+    try:
+        with np.load(files[step], allow_pickle=False) as arrays:
+            return SampleSet(step, list(_samples(arrays)))
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
+
+
+def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
+    """Signals as addresses of 16-bit WAV files; all are made quieter together if one of them would be clipped."""
+    loudest = max((float(np.abs(signal).max()) for signal in signals if len(signal)), default=0.0)
+    return [_wav(signal / max(loudest, 1.0), sample_rate) for signal in signals]
+
+
+def spectrogram(features: np.ndarray) -> str:
+    """(D, T) as the address of a PNG picture, low frequencies at the bottom."""
+    finite = features[np.isfinite(features)]
+    low, high = np.percentile(finite, (_QUIET, _LOUD)) if len(finite) else (0.0, 1.0)
+    levels = np.clip((np.nan_to_num(features) - low) / max(high - low, 1e-6), 0, 1) * 255
+    return _png(levels.astype(np.uint8)[::-1], _palette())
+
+
+def token_strip(tokens: np.ndarray) -> str:
+    """(U, K) as the address of a PNG picture: one colour a code, one row a book; nothing where the token is -1."""
+    scattered = tokens.T.astype(np.int64) * 2654435761 % 2**32  # Knuth's: neighbours far apart
+    return _png(np.where(tokens.T < 0, 0, 1 + (scattered >> 16) % 255).astype(np.uint8), _wheel(), transparent=0)
+
+
+def runs(flags: np.ndarray) -> list[tuple[int, int]]:
+    """Where flags are set, as [start, end)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+def _samples(arrays: Mapping[str, np.ndarray]) -> Iterator[Sample]:
+    number, rate = 0, int(arrays["sample_rate"])
+    while f"clean_{number}" in arrays:
+        clean, noisy, features = (
+            arrays[f"{name}_{number}"].astype(np.float32) for name in ("clean", "noisy", "features")
+        )
+        targets, predicted = (_two_axes(arrays[f"{name}_{number}"]) for name in ("targets", "predicted"))
+        frames = min(len(targets), len(predicted), len(arrays[f"scored_{number}"]))
+        scored = arrays[f"scored_{number}"][:frames].astype(bool)
+        mask = arrays[f"mask_{number}"].astype(bool)
+        yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
+        number += 1
+
+
+def _two_axes(tokens: np.ndarray) -> np.ndarray:
+    return tokens.reshape(len(tokens), -1)
+
+
+def _wav(signal: np.ndarray, sample_rate: int) -> str:
+    content = io.BytesIO()
+    soundfile.write(content, np.nan_to_num(signal), sample_rate, format="WAV", subtype="PCM_16")
+    return f"data:audio/wav;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _png(pixels: np.ndarray, palette: np.ndarray, transparent: int | None = None) -> str:
+    """Indices of colours (rows, columns) and the colours (256, 3)."""
+    from PIL import Image
+
+    image = Image.fromarray(np.ascontiguousarray(pixels), mode="P")
+    image.putpalette(palette.astype(np.uint8).tobytes())
+    content = io.BytesIO()
+    image.save(content, format="PNG", optimize=True, **({} if transparent is None else {"transparency": transparent}))
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _palette() -> np.ndarray:
+    """(256, 3), from the few colours above."""
+    places = np.linspace(0, 255, len(_COLOURS))
+    return np.stack([np.interp(np.arange(256), places, channel) for channel in zip(*_COLOURS, strict=True)], axis=1)
+
+
+def _wheel() -> np.ndarray:
+    """(256, 3): all hues, at two lightnesses so that neighbours in hue differ."""
+    from colorsys import hls_to_rgb
+
+    colours = [hls_to_rgb(number / 256, 0.42 if number % 2 else 0.66, 0.6) for number in range(256)]
+    return np.array(colours) * 255
