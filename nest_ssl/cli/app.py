@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from nest_ssl.cli import data
+from nest_ssl.cli.bench import bench
+from nest_ssl.cli.doctor import doctor
+from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.export import export
+from nest_ssl.cli.features import features
+from nest_ssl.cli.options import config_folder
+from nest_ssl.cli.probe import probe
+from nest_ssl.cli.report import report
 
 app = typer.Typer(
     name="nest-ssl",
@@ -16,8 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_FAILED = 2
-
+app.add_typer(data.app, name="data")
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")]
 
 
@@ -25,9 +32,24 @@ def main() -> None:
     app()
 
 
-@app.callback()
-def root() -> None:
-    """Commands are added below; this keeps a single one from becoming the whole program."""
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def train(context: typer.Context) -> None:
+    """Pre-train an encoder; key=value changes the configuration, --help lists the options.
+
+    Example: nest-ssl train --config-name nest_tiny trainer.max_steps=100
+    """
+
+    def run() -> int:
+        from nest_ssl.training.command_line import parse_command_line
+
+        folder, program = config_folder(None), "nest-ssl train"
+        if not {"-h", "--help"}.isdisjoint(context.args):
+            parse_command_line(context.args, folder, program)  # shows the help and leaves, with nothing heavy loaded
+        from nest_ssl.training.run import main as run_training
+
+        return run_training(context.args, folder, program)
+
+    exit_with(run)
 
 
 @app.command()
@@ -37,11 +59,11 @@ def align(
     config_name: Annotated[str, typer.Option(help="file in that folder")] = "nest_fast-conformer",
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps to train")] = 2,
     save_steps: Annotated[
-        str | None, typer.Option(help="steps to record whole, as 0-4 or 0,10 [first and last]")
+        str | None, typer.Option(help="steps to record whole, as 0-4 or 0,10 (first and last)")
     ] = None,
     seed: Annotated[int, typer.Option(help="of both runs")] = 42,
     output: Annotated[Path, typer.Option(help="folder for recordings and report")] = Path("alignment"),
-    nemo_python: Annotated[Path | None, typer.Option(help="an interpreter with NeMo [found, or installed]")] = None,
+    nemo_python: Annotated[Path | None, typer.Option(help="an interpreter with NeMo (found, or installed)")] = None,
     replay: Annotated[bool, typer.Option(help="feed NeMo's batch, weights and mask to our model")] = False,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 1e-5,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 1e-5,
@@ -58,10 +80,10 @@ def align(
         from nest_ssl.alignment.align import align as run_alignment
         from nest_ssl.alignment.compare import Tolerance
         from nest_ssl.alignment.text_report import summary
-        from nest_ssl.training.config import CommandLine
+        from nest_ssl.training.command_line import CommandLine
         from nest_ssl.training.console import messages
 
-        command = CommandLine(_config_folder(config_path), config_name, overrides or [])
+        command = CommandLine(config_folder(config_path), config_name, overrides or [])
         with messages():
             request = Request(
                 command=command,
@@ -78,7 +100,7 @@ def align(
         print(f"report: {output / 'report.html'}")
         return int(not comparison.aligned)
 
-    _exit(run)
+    exit_with(run)
 
 
 @app.command()
@@ -98,7 +120,11 @@ def convert(
         print(f"wrote {target}")
         return 0
 
-    _exit(run)
+    exit_with(run)
+
+
+for command in (report, doctor, features, probe, export, bench):
+    app.command()(command)
 
 
 def _nemo_python(given: Path | None) -> Path:
@@ -109,27 +135,3 @@ def _nemo_python(given: Path | None) -> Path:
     if given is not None and not given.is_file():
         raise NestError(f"--nemo-python: {str(given)!r} does not exist; expected a Python interpreter that has NeMo")
     return given or installed_nemo() or nemo_python(NEWEST_NEMO)
-
-
-def _exit(run: Callable[[], int]) -> None:
-    """Leave with the command's code; what is wrong with the input is one line on standard error."""
-    from nest_ssl.errors import NestError
-
-    try:
-        code = run()
-    except NestError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = _FAILED
-    except KeyboardInterrupt:
-        code = 130
-    raise typer.Exit(code)
-
-
-def _config_folder(given: Path | None) -> Path:
-    """The folder asked for, or the project's own."""
-    from nest_ssl.errors import ConfigError
-
-    folder = given or Path(__file__).resolve().parents[2] / "config"
-    if not folder.is_dir():
-        raise ConfigError(f"--config-path: {str(folder)!r} is not a folder")
-    return folder.resolve()

@@ -28,11 +28,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result
     return lambda *arguments: CliRunner().invoke(app, arguments)
 
 
-@pytest.mark.parametrize("command", ["align", "convert"])
-def test_help_shows_an_example(run: Callable[..., Result], command: str) -> None:
-    done = run(command, "--help")
-    assert done.exit_code == 0
-    assert f"Example: nest-ssl {command} " in done.stdout
+def test_train_takes_what_train_py_takes(run: Callable[..., Result], tmp_path: Path) -> None:
+    assert run("data", "make-dummy", "--train", "4", "--val", "2", "--noise", "1").exit_code == 0
+    small = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
+    done = run("train", "--config-name", "nest_tiny", *small, "trainer.max_epochs=1", "seed=1")
+    assert done.exit_code == 0, done.stdout
+    assert "to train on:     nest-ssl train --config-name nest_tiny" in done.stdout
+    assert list(tmp_path.rglob("*last.ckpt"))
+    wrong = run("train", "trainer.max_stepps=1")
+    assert wrong.exit_code == 1
+    assert "did you mean 'trainer.max_steps'" in wrong.stderr
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -1,0 +1,40 @@
+"""What `nest-ssl data check` says while it reads, and when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nest_ssl.data.check import Findings
+
+
+def found_so_far(findings: Findings) -> str:
+    """A few words beside a bar."""
+    return f"{findings.lines:,} lines, {findings.kinds.total()} problems"
+
+
+def summary(findings: Findings, clean: Path | None, report: Path | None) -> Iterator[str]:
+    """Lines for people."""
+    from nest_ssl.data.problems import KINDS
+
+    rates = ", ".join(f"{rate} Hz ({count:,})" for rate, count in findings.sample_rates.most_common())
+    yield f"checked {findings.lines:,} lines, {findings.seconds / 3600:.2f} hours of audio{rates and ': ' + rates}"
+    if not findings.kinds:
+        yield "no problems"
+    else:
+        yield f"{findings.faulty_lines:,} lines have problems:"
+    for kind in KINDS:
+        for number, example in enumerate(findings.examples.get(kind, ())):
+            label = f"{kind:<12}{findings.kinds[kind]:>9,}" if number == 0 else " " * 21
+            yield f"  {label}  {example.message}"
+        hidden = findings.kinds[kind] - len(findings.examples.get(kind, ()))
+        if hidden:
+            yield f"  {' ' * 21}  and {hidden:,} more"
+    if report is not None:
+        yield f"all of them: {report}"
+    elif findings.kinds:
+        yield "to name all of them: --report FILE"
+    if clean is not None:
+        yield f"clean manifest: {clean}"

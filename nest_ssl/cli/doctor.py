@@ -1,0 +1,67 @@
+"""The command `nest-ssl doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nest_ssl.cli.exits import exit_with
+
+
+def doctor(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")
+    ] = None,
+    config_path: Annotated[Path | None, typer.Option(help="folder of configurations; ours by default")] = None,
+    config_name: Annotated[str, typer.Option(help="file in that folder")] = "nest_fast-conformer",
+    trial: Annotated[bool, typer.Option(help="measure steps and loading, for the recommendations")] = True,
+    minutes: Annotated[float, typer.Option(min=0.1, help="that the trial may take")] = 2.0,
+    buckets: Annotated[
+        str | None, typer.Option(metavar="SECONDS", help="lengths of clips to try, as 5,10,20 [those of the data]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+) -> None:
+    """Look at this machine and a configuration, measure, and recommend batch, workers and precision.
+
+    Writes nothing but a temporary file where the run would write, to see how fast that is.
+
+    Exit code: 0 training can start, 1 something would stop it, 2 failed.
+
+    Example: nest-ssl doctor --config-name nest_tiny model.train_ds.manifest_filepath=train.json
+    """
+
+    def run() -> int:
+        import json
+        import sys
+
+        from nest_ssl.cli.doctor_output import page
+        from nest_ssl.cli.options import config_folder
+        from nest_ssl.cli.terminal import Bar, show
+        from nest_ssl.doctor.diagnosis import Request, diagnose
+        from nest_ssl.training.command_line import CommandLine
+
+        command = CommandLine(config_folder(config_path), config_name.removesuffix(".yaml"), overrides or [])
+        request = Request(command, config_path, trial, minutes, _lengths(buckets))
+        with Bar("doctor") as bar:
+            diagnosis = diagnose(request, lambda share, text: bar(share, 1.0, text))
+        if as_json:
+            print(json.dumps(diagnosis.as_dict(), indent=2))
+        else:
+            show(page(diagnosis, coloured=sys.stdout.isatty() and sys.platform != "win32"))
+        return int(diagnosis.would_stop)
+
+    exit_with(run)
+
+
+def _lengths(text: str | None) -> tuple[float, ...]:
+    from nest_ssl.errors import NestError
+
+    try:
+        lengths = tuple(float(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        lengths = (0.0,)
+    if not all(0.1 <= seconds <= 3600 for seconds in lengths):
+        raise NestError(f"--buckets: is {text!r}; expected seconds, such as 5,10,20")
+    return lengths

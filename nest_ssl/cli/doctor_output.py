@@ -1,0 +1,139 @@
+"""What `nest-ssl doctor` shows: a bar while it measures, then one page of plain characters, 80 columns wide."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from nest_ssl.doctor.diagnosis import Diagnosis
+    from nest_ssl.doctor.finding import Finding
+    from nest_ssl.doctor.steps import Outcome
+    from nest_ssl.doctor.trial import TrialReport
+
+_WIDTH = 80
+_COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
+
+
+def page(diagnosis: Diagnosis, coloured: bool = False) -> list[str]:
+    """Lines for people."""
+    console = Console(
+        file=io.StringIO(), width=_WIDTH, force_terminal=coloured, no_color=not coloured, highlight=False, emoji=False
+    )
+    command = diagnosis.request.command
+    console.print(Text(" ".join(["doctor:", command.config_name, *command.overrides])), soft_wrap=True)
+    for title, findings in (("Machine", diagnosis.machine), ("Configuration", diagnosis.configuration)):
+        console.print(Text(f"\n{title}", style="bold"))
+        console.print(_findings(findings))
+    if diagnosis.trial is None:
+        console.print(Text(f"\nNo trial: {diagnosis.no_trial}"))
+    else:
+        _print_trial(console, diagnosis.trial, diagnosis.request.minutes)
+    console.print()
+    for line in _conclusion(diagnosis):
+        console.print(Text(line), soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def _findings(findings: list[Finding]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for width in (9, 13):
+        table.add_column(width=width)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        state = Text(f"  {finding.state}", style=_COLOURS[finding.state])
+        text = finding.found if not finding.advice else f"{finding.found}\n-> {finding.advice}"
+        table.add_row(state, finding.name, Text(text))
+    return table
+
+
+def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
+    where = "GPU" if report.device == "cuda" else "CPU"
+    title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
+    console.print(Text(title, style="bold"))
+    if report.buckets:
+        console.print(
+            Text(f"  clips that fit into {_gigabytes(report.memory)}; the smallest batch that is about as fast as any:")
+        )
+        console.print(_buckets(report))
+    for line in _remarks(report, minutes):
+        console.print(_indented(line, 2))
+    if report.findings:
+        console.print(_findings(report.findings))
+    if report.advice:
+        console.print(Text("\nRecommended", style="bold"))
+        for advice in report.advice:
+            for override in advice.overrides:
+                console.print(_indented(override, 2))
+            console.print(_indented(advice.reason, 4) if advice.overrides else _indented(f"keep {advice.reason}", 2))
+
+
+def _indented(text: str, by: int) -> Padding:
+    return Padding(Text(text), (0, 0, 0, by))
+
+
+def _buckets(report: TrialReport) -> Table:
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for name in ("  length", "most that fit", "fast with", "audio s/s", "s a step", "memory"):
+        table.add_column(name, justify="right")
+    table.show_header = True
+    for bucket in report.buckets:
+        best = bucket.useful
+        most = f"{bucket.largest}{'' if bucket.measured else ' *'}"
+        if best is None:
+            table.add_row(f"{bucket.seconds:g} s", most if bucket.largest else "none", "", "", "", "")
+            continue
+        start = f"{best.trial.batch_size}{'' if bucket.saturated else ' +'}"
+        step = f"{best.seconds:.2g}"
+        table.add_row(f"{bucket.seconds:g} s", most, start, f"{best.speed:.3g}", step, _gigabytes(best.peak))
+    return table
+
+
+def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
+    if any(not bucket.measured for bucket in report.buckets):
+        yield "* predicted from smaller batches, not tried"
+    if any(bucket.useful and not bucket.saturated for bucket in report.buckets):
+        yield f"+ the largest tried; speed may grow further (--minutes {2 * minutes:g} tries more)"
+    if report.verified is not None:
+        yield from _verified(report, report.verified)
+    if report.other_numerics is not None:
+        exact, fast = report.other_numerics
+        if fast.fits and exact.fits:
+            ratio = fast.speed / exact.speed
+            yield f"model.numerics=fast: {ratio:.1f} times the speed of exact without padding, more with"
+    if report.cost is not None and len(report.buckets) > 1:
+        most, square = report.cost.batch_duration(report.memory)
+        quadratic = "" if square is None else f" with quadratic_duration={square:.0f}"
+        yield f"batches by seconds: batch_duration={min(most, 99999):.0f} fits{quadratic} (batch_size=null)"
+
+
+def _verified(report: TrialReport, outcome: Outcome) -> Iterator[str]:
+    what = f"{outcome.trial.batch_size} x {outcome.trial.seconds:g} s"
+    if not outcome.fits:
+        yield f"{what}, tried: does not fit"
+    elif report.predicted_peak is not None:
+        expected = _gigabytes(report.predicted_peak)
+        yield f"{what}, tried: {_gigabytes(outcome.peak)} (expected {expected}), {outcome.seconds:.2g} s a step"
+
+
+def _conclusion(diagnosis: Diagnosis) -> Iterator[str]:
+    counts = [sum(one.state == state for one in diagnosis.findings) for state in ("problem", "warning")]
+    problems, warnings = (
+        f"{count} {name}{'' if count == 1 else 's'}" for count, name in zip(counts, ("problem", "warning"), strict=True)
+    )
+    if diagnosis.would_stop:
+        yield f"Training cannot start: {problems}, {warnings}."
+        return
+    yield f"Training can start: {problems}, {warnings}. Train with:"
+    yield f"  {diagnosis.train_command()}"
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.2g} GB" if count < 1e10 else f"{count / 1e9:.0f} GB"

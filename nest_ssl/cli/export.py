@@ -1,0 +1,125 @@
+"""`nest-ssl export`: a trained encoder for other programs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nest_ssl.cli.exits import exit_with
+
+if TYPE_CHECKING:
+    from nest_ssl.export import Exported
+
+_LINE_SECONDS = 15.0  # between lines, where there is no terminal
+
+
+class Input(str, Enum):
+    """What the exported encoder takes."""
+
+    audio = "audio"
+    features = "features"
+
+
+def export(
+    model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
+    output: Annotated[Path, typer.Argument(help=".onnx, .pt2 (torch.export) or .safetensors")],
+    input_kind: Annotated[
+        Input | None, typer.Option("--input", help="waveforms (the default), or log-mel features")
+    ] = None,
+    license_name: Annotated[
+        str | None, typer.Option("--license", metavar="NAME", help="for the model card, such as cc-by-4.0")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace a README.md that somebody else wrote")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+) -> None:
+    """Write the encoder for other programs, and check that it computes what the model does.
+
+    .onnx and .pt2 hold the encoder in eval mode, for any batch and length: samples in, (batch, features, frames) out.
+
+    .safetensors holds all weights, and a model card is written beside it: README.md.
+
+    Every file is read again and compared with the model on random lengths; one that differs is not kept.
+
+    Exit code: 0 written, 1 it differs from the model, 2 failed.
+
+    Example: nest-ssl export model.nemo encoder.onnx --input audio
+    """
+
+    def run() -> int:
+        import json
+
+        from nest_ssl.errors import NestError
+        from nest_ssl.export import Publication
+        from nest_ssl.export import export as export_model
+
+        weights = output.suffix.lower() == ".safetensors"
+        if weights and input_kind is not None:
+            raise NestError("--input: .safetensors holds the whole model; leave the option out")
+        if not weights and (license_name is not None or force):
+            raise NestError("--license, --force: are for the model card of .safetensors; leave them out")
+        publication = Publication(license_name, force)
+        with _stages() as progress:
+            done = export_model(
+                model, output, "features" if input_kind is Input.features else "audio", publication, progress
+            )
+        if as_json:
+            print(json.dumps(done.as_dict(), indent=2))
+        else:
+            print("\n".join(_summary(done)))
+        return int(not done.check.passed)
+
+    exit_with(run)
+
+
+def _summary(done: Exported) -> Iterator[str]:
+    found = done.check
+    lengths = [length for trial in found.trials for length in trial.lengths]
+    unit = "samples" if done.facts["input"] == "audio" else "frames"
+    tried = f"{len(found.trials)} batches, {min(lengths):,} to {max(lengths):,} {unit}"
+    relation = "at most" if found.passed else "more than"
+    differs = f"largest difference from the model: {found.largest:.2g} of the encoding's root mean square, {relation} "
+    if found.passed:
+        yield f"wrote {', '.join(map(str, done.files))} ({done.bytes / 1e6:,.1f} MB, {done.seconds:.0f} s)"
+    yield f"{differs}{found.tolerance:g} ({tried})"
+    if not found.passed:
+        yield "nothing was written"
+        return
+    yield f"in: {done.facts['inputs']}"
+    yield f"out: {done.facts['outputs']}; a frame every {done.facts['seconds_per_encoded_frame']} s"
+    yield f"\nto use it:\n\n{done.usage}"
+
+
+@contextlib.contextmanager
+def _stages() -> Iterator[Callable[[str], None]]:
+    """What is being done now: on a terminal with a clock, elsewhere a line for each stage, again every 15 s."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    if sys.stderr.isatty():
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task("starting")
+            yield lambda stage: bar.update(task, description=stage)
+        return
+    now, done = ["starting"], threading.Event()
+
+    def enter(stage: str) -> None:
+        now[0] = stage
+        print(stage, file=sys.stderr, flush=True)
+
+    def repeat() -> None:
+        while not done.wait(_LINE_SECONDS):
+            print(f"still {now[0]}", file=sys.stderr, flush=True)
+
+    threading.Thread(target=repeat, daemon=True).start()
+    try:
+        yield enter
+    finally:
+        done.set()

@@ -1,0 +1,82 @@
+"""`nest-ssl features`: what a pre-trained encoder hears, layer by layer, as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from nest_ssl.cli.exits import exit_with
+
+
+def features(
+    model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
+    inputs: Annotated[list[str], typer.Argument(metavar="AUDIO|MANIFEST...", help="audio files; .json: manifests")],
+    output: Annotated[Path, typer.Option(help="folder for the features and their index")],
+    layers: Annotated[str, typer.Option(help="last, all, or numbers such as 0,6,12; 0: sub-sampling")] = "last",
+    mix: Annotated[
+        str | None, typer.Option(metavar="W0,W1,...", help="weighted sum of all layers; or a file of the weights")
+    ] = None,
+    pool: Annotated[Literal["none", "mean"], typer.Option(help="mean: one vector an utterance")] = "none",
+    format: Annotated[Literal["npy", "safetensors"], typer.Option(help="one file an utterance")] = "npy",
+    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="of the numbers in them")] = "float32",
+    numerics: Annotated[
+        Literal["exact", "fast"], typer.Option(help="exact: NeMo's; fast: without padding, other last bits")
+    ] = "exact",
+    batch_seconds: Annotated[float, typer.Option(min=0, help="of audio in a batch, padding included")] = 60.0,
+    channel_selector: Annotated[
+        str | None, typer.Option(metavar="CHANNEL", help="of several channels: a number, or average")
+    ] = None,
+    bad_audio: Annotated[
+        Literal["skip", "stop"], typer.Option(help="what cannot be read is skipped and named")
+    ] = "skip",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default a GPU if there is one")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+) -> None:
+    """Write an encoder's features of files and manifests, one file an utterance, and an index of them.
+
+    Layer 0 is the sub-sampling's output, layer k that of the k-th Conformer block (NeMo's layer_output_{k-1}); frames
+    by features, (U, D), or (L, U, D) for several layers. The same command goes on where it was stopped.
+
+    Exit code: 0 all written, 1 some audio was skipped, 2 failed.
+
+    Example: nest-ssl features model.nemo train.json --output features --layers 0,6,12
+    """
+
+    def run() -> int:
+        import json
+        import sys
+
+        from nest_ssl.cli.options import channel
+        from nest_ssl.cli.terminal import AudioBar, show
+        from nest_ssl.encoding import Request, extract
+
+        request = Request(
+            model=model,
+            inputs=inputs,
+            output=output,
+            layers=layers,
+            mix=mix,
+            pool=pool,
+            format=format,
+            dtype=dtype,
+            numerics=numerics,
+            batch_seconds=batch_seconds,
+            channel_selector=channel(channel_selector),
+            stop_at_bad_audio=bad_audio == "stop",
+            device=device,
+        )
+        with AudioBar("features") as progress:
+            summary = extract(request, progress)
+        rate = summary.seconds / max(summary.took, 1e-9)
+        for reason in summary.skipped:
+            print(f"skipped: {reason}", file=sys.stderr)
+        if as_json:
+            print(json.dumps(summary.as_dict(), indent=2))
+        else:
+            counts = f"wrote {summary.written:,}, kept {summary.kept:,}, skipped {len(summary.skipped):,}"
+            show([f"{counts}; {summary.seconds:.1f} s of audio, {rate:.0f} audio s/s", f"index: {summary.index}"])
+        return int(bool(summary.skipped))
+
+    exit_with(run)

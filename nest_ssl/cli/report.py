@@ -1,0 +1,58 @@
+"""`nest-ssl report`: what became of runs, as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nest_ssl.cli.exits import exit_with
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs: exp_dir/name")],
+    output: Annotated[Path | None, typer.Option(metavar="FILE", help="the page [report.html in the first RUN]")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print key figures and verdicts as JSON; no page")] = False,
+    open_it: Annotated[bool, typer.Option("--open", help="show the page in the browser")] = False,
+) -> None:
+    """Make one HTML page of a run, also while it is going: curves, health, data, speed, samples; or compare several.
+
+    The page needs nothing but itself, so it can be sent around.
+
+    Exit code: 0 done, 2 failed.
+
+    Example: nest-ssl report nest_experiments/NEST-tiny
+    """
+
+    def run() -> int:
+        import json
+        import sys
+        import webbrowser
+
+        import nest_ssl.training.lean_start  # noqa: F401  (before anything that imports Lightning)
+        from nest_ssl.errors import NestError
+        from nest_ssl.pages.page import write_page
+        from nest_ssl.presets import preset_folder
+        from nest_ssl.report.gathered import gather
+        from nest_ssl.report.page import render
+        from nest_ssl.report.preset import shipped_presets
+        from nest_ssl.report.run import open_runs
+
+        opened = open_runs(runs)
+        if as_json:
+            found = [report.as_dict() for report in gather(opened, [])]
+            print(json.dumps(found, indent=2))
+            return 0
+        page = render(gather(opened, shipped_presets(preset_folder())))
+        path = output or runs[0] / "report.html"
+        try:
+            write_page(page, path)
+        except OSError as error:
+            raise NestError(f"{path}: cannot be written: {error}; choose another place with --output") from error
+        print(f"report: {path}")
+        if open_it and not webbrowser.open(path.resolve().as_uri()):
+            print("no browser was found to open it with", file=sys.stderr)
+        return 0
+
+    exit_with(run)

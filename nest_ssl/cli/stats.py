@@ -1,0 +1,80 @@
+"""The command `nest-ssl data stats`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nest_ssl.cli.exits import exit_with
+
+
+def stats(
+    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
+    quick: Annotated[bool, typer.Option("--quick", help="headers only: no loudness and silence")] = False,
+    manifest_only: Annotated[
+        bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
+    ] = False,
+    by: Annotated[str | None, typer.Option(metavar="FIELD", help="of the manifest, to tell durations by")] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="to draw: .png, .svg or .pdf")] = None,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="of the random batches that suggested ones are compared with")
+    ] = 8,
+    channel_selector: Annotated[
+        str | None, typer.Option(metavar="CHANNEL", help="as in the configuration: a number, or average")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+) -> None:
+    """Tell what is in manifests: durations, rates, loudness, silence, speakers, problems; and what to train with.
+
+    Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
+    25 ms that are 40 dB or more below the loudest one. At full scale are samples of 32767/32768 and more.
+
+    Suggested limits and batches are lines to copy into the command line of nest-ssl train.
+
+    Exit code: 0 done, whatever was found, 2 failed.
+
+    Example: nest-ssl data stats train.json --by speaker --picture train.png
+    """
+
+    def run() -> int:
+        import json
+        import os
+
+        from nest_ssl.cli.check_output import found_so_far
+        from nest_ssl.cli.options import channel
+        from nest_ssl.cli.stats_output import knows_blocks, report
+        from nest_ssl.cli.terminal import Bar, show
+        from nest_ssl.data.stats import summarize
+        from nest_ssl.data.stats_picture import check_picture, draw
+        from nest_ssl.data.stats_reading import Depth, read_columns
+        from nest_ssl.errors import NestError
+
+        if quick and manifest_only:
+            raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
+        depth: Depth = "manifest" if manifest_only else "headers" if quick else "samples"
+        if picture is not None:
+            check_picture(picture)
+        with Bar("read") as bar:
+            columns, findings = read_columns(
+                manifests,
+                depth,
+                by=by,
+                channel_selector=channel(channel_selector),
+                workers=workers or os.cpu_count() or 1,
+                progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
+            )
+        found = summarize(manifests, depth, columns, findings, batch_size)
+        if picture is not None:
+            draw(found, picture)
+        if as_json:
+            print(json.dumps(found.as_dict(), indent=2))
+        else:
+            show(report(found, blocks=knows_blocks()))
+            if picture is not None:
+                show(["", f"picture: {picture}"])
+        return 0
+
+    exit_with(run)

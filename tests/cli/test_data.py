@@ -1,0 +1,92 @@
+"""`nest-ssl data` as scripts and people use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nest_ssl.cli.app import app
+from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
+    return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=3, val=1, noise=1)
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """The command in this process, from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *arguments: CliRunner().invoke(app, ["data", "check", "--workers", "1", *map(str, arguments)])
+
+
+@pytest.fixture
+def broken(corpus: DummyCorpus, tmp_path: Path) -> Path:
+    """The training manifest with absolute names, and three lines more of files that are not there."""
+    rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
+    for row in rows:
+        row["audio_filepath"] = str(corpus.train_manifest.parent / row["audio_filepath"])
+    rows += [{"audio_filepath": f"missing-{number}-ä.wav", "duration": 1.0} for number in range(5)]
+    path = tmp_path / "broken.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_help_shows_kinds_and_an_example(check: Callable[..., Result]) -> None:
+    done = check("--help")
+    assert done.exit_code == 0
+    for word in ("not_finite", "Exit code: 0 no problems, 1 problems, 2 failed.", "Example: nest-ssl data check "):
+        assert word in done.stdout
+
+
+def test_a_healthy_set_is_exit_code_0(check: Callable[..., Result], corpus: DummyCorpus) -> None:
+    done = check(corpus.train_manifest, corpus.val_manifest, "--noise", corpus.noise_manifest, "--sample-rate", 16000)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert re.fullmatch(r"checked 5 lines, 0\.0\d hours of audio: 16000 Hz \(5\)\nno problems\n", done.stdout)
+
+
+def test_problems_are_exit_code_1_and_a_summary_by_kind(check: Callable[..., Result], broken: Path) -> None:
+    done = check(broken, "--report", "all.jsonl", "--write-clean", "clean.json")
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert lines[1] == "5 lines have problems:"
+    assert re.fullmatch(rf"  unreadable +5  missing-0-ä\.wav: .* \({re.escape(str(broken))}:4\)", lines[2])
+    assert lines[5].strip() == "and 2 more"
+    assert lines[6:] == ["all of them: all.jsonl", "clean manifest: clean.json"]
+    assert len(Path("all.jsonl").read_text().splitlines()) == 5
+    assert Path("clean.json").read_bytes() == b"".join(broken.read_bytes().splitlines(keepends=True)[:3])
+    assert check(broken, "--ignore", "unreadable").exit_code == 0
+
+
+def test_the_summary_is_json_on_request(check: Callable[..., Result], broken: Path) -> None:
+    done = check(broken, "--json", "--quick")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 1
+    assert (found["lines"], found["faulty_lines"], found["problems"]) == (8, 5, {"unreadable": 5})
+    assert [example["line"] for example in found["examples"]["unreadable"]] == [f"{broken}:{n}" for n in (4, 5, 6)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.json"], "nowhere.json: is not a file"),
+        (["broken.json", "--write-clean", "broken.json"], "broken.json: is one of the manifests to check"),
+        (["broken.json", "--ignore", "silence"], "--ignore: there is no 'silence' (did you mean 'silent'?)"),
+        (["broken.json", "--channel-selector", "left"], "--channel-selector: is 'left'; expected a channel number"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    check: Callable[..., Result], broken: Path, arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    done = check(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == [broken]

@@ -1,0 +1,81 @@
+"""`nest-ssl features` and `nest-ssl probe` as people and scripts call them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from typer.testing import CliRunner, Result
+
+from nest_ssl.cli.app import app
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.testing import small_config
+
+CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, tones of two heights, a file that is no audio, and a manifest of the tones."""
+    folder = tmp_path_factory.mktemp("speech")
+    torch.manual_seed(0)
+    EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG).model).save_to(folder / "model.nemo")
+    lines = []
+    for number in range(20):
+        height = ("low", "high")[number % 2]
+        tone = np.sin(np.arange(8000) * {"low": 0.1, "high": 1.0}[height]) * 0.1
+        soundfile.write(folder / f"{number}.wav", tone, 16000)
+        lines.append({"audio_filepath": f"{number}.wav", "height": height})
+    (folder / "tones.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "bad.wav").write_bytes(b"no audio")
+    return folder
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_skipped_audio_is_named_and_makes_exit_code_1(folder: Path, tmp_path: Path) -> None:
+    inputs = [folder / "0.wav", folder / "bad.wav"]
+    done = run("features", folder / "model.nemo", *inputs, "--output", tmp_path / "f", "--json")
+    assert done.exit_code == 1
+    assert json.loads(done.stdout)["written"] == 1
+    assert done.stderr.startswith(f"skipped: {folder / 'bad.wav'}: cannot be read as audio")
+    again = run("features", folder / "model.nemo", inputs[0], "--output", tmp_path / "f")
+    assert again.exit_code == 0
+    assert again.stdout.startswith("wrote 0, kept 1, skipped 0;")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["features", "nowhere.nemo", "0.wav", "--output", "f"], "'nowhere.nemo': is not a file"),
+        (["features", "model.nemo", "0.wav", "--output", "f", "--layers", "9"], "--layers: there is no layer 9"),
+        (["features", "model.nemo", "0.wav", "--output", "f", "--mix", "1"], "--mix: has 1 weights; expected 3"),
+        (["features", "model.nemo", "nowhere.json", "--output", "f"], "'nowhere.json' does not exist"),
+        (["probe", "model.nemo", "tones.json", "--label", "hight"], "no field 'hight'"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (folder / "f").exists()
+
+
+def test_a_probe_of_random_weights_says_so(folder: Path) -> None:
+    arguments = ("probe", folder / "model.nemo", folder / "tones.json", "--label", "height", "--random-seeds", 2)
+    done = run(*arguments, "--json")
+    assert done.exit_code == 1
+    report = json.loads(done.stdout)
+    assert report["learned"] is False
+    assert (report["labels"], report["train"] + report["test"]) == (2, 20)
+    assert "not clearly better than random weights" in report["verdict"]

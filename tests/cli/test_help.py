@@ -1,0 +1,120 @@
+"""Help and completion of every command: at once, with an example that works as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from nest_ssl.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "numpy", "lightning", "hydra", "onnxruntime")
+MOST_SECONDS = 1.0  # of a processor, which other programs do not change as they do the clock
+# What is left of a command when it ended: its processor time, and what it should not have loaded.
+RUN = f"""
+import resource, sys
+from nest_ssl.cli import main
+sys.argv[0] = "nest-ssl"
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+usage = resource.getrusage(resource.RUSAGE_SELF)
+loaded = [name for name in {HEAVY} if name in sys.modules]
+print(code or 0, usage.ru_utime + usage.ru_stime, *loaded, file=sys.stderr)
+"""
+SHELLS = ("bash", "zsh", "fish", "powershell")
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command, and every group of commands."""
+    yield path
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, (*path, name))
+
+
+ALL = list(commands(typer.main.get_command(app)))
+LEAVES = [path for path in ALL if not any(other[: len(path)] == path and other != path for other in ALL)]
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """`nest-ssl` in a process of its own, as wide as examples need."""
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), **variables}
+    return subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+@cache
+def help_of(path: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return run(*path, "--help")
+
+
+def test_commands_are_found() -> None:
+    assert {("train",), ("export",), ("bench",), ("data", "check")} <= set(LEAVES)
+    assert ("data",) not in LEAVES
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processor time is read as on Unix")
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help_appears_at_once(path: tuple[str, ...]) -> None:
+    done = help_of(path)
+    code, seconds, *loaded = done.stderr.split()
+    assert (code, loaded) == ("0", [])
+    assert float(seconds) < MOST_SECONDS
+    assert "usage:" in done.stdout.lower()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the process tells as on Unix how it ended")
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_help_has_an_example_whose_options_exist(path: tuple[str, ...]) -> None:
+    text = help_of(path).stdout
+    (example,) = re.findall(r"Example: (nest-ssl .*)", text)
+    words = shlex.split(example.strip(" │"))
+    assert tuple(words[1 : 1 + len(path)]) == path
+    known = set(re.findall(r"--[a-z][a-z-]*", text.replace(example, "")))
+    assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the process tells as on Unix how it ended")
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_gets_a_script_for_completion(shell: str) -> None:
+    done = run(_NEST_SSL_COMPLETE=f"source_{shell}")
+    assert "_NEST_SSL_COMPLETE" in done.stdout
+    assert f"complete_{shell}" in done.stdout
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the process tells as on Unix how it ended")
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("nest-ssl ex", "export"), ("nest-ssl data make", "make-dummy"), ("nest-ssl export --li", "--license")],
+)
+def test_every_shell_completes_commands_and_options(shell: str, typed: str, offered: str) -> None:
+    last = typed.split()[-1]
+    words = {
+        "bash": {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1)},
+        "zsh": {"_TYPER_COMPLETE_ARGS": typed},
+        "fish": {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }.get(shell, {"_TYPER_COMPLETE_ARGS": typed, "_TYPER_COMPLETE_WORD_TO_COMPLETE": last})
+    done = run(_NEST_SSL_COMPLETE=f"complete_{shell}", **words)
+    assert offered in done.stdout
+    assert "convert" not in done.stdout
+    assert "torch" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the process tells as on Unix how it ended")
+def test_completion_can_be_installed_and_shown() -> None:
+    text = help_of(()).stdout
+    assert "--install-completion" in text
+    assert "--show-completion" in text

@@ -1,0 +1,70 @@
+"""`nest-ssl report` as people type it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nest_ssl.cli.app import app
+from tests.report.example_runs import write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *arguments: CliRunner().invoke(app, ["report", *arguments])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "experiments" / "one", began=time.time() - 200, steps=500)
+
+
+def test_the_page_lies_in_the_runs_folder(run: Callable[..., Result], folder: Path) -> None:
+    done = run("experiments/one")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "report: experiments/one/report.html\n", "")
+    assert "Nearest shipped configuration" in (folder / "report.html").read_text("utf-8")
+
+
+def test_the_page_can_lie_elsewhere(run: Callable[..., Result], folder: Path, tmp_path: Path) -> None:
+    assert run("experiments/one", "--output", "pages/one.html").exit_code == 0
+    assert (tmp_path / "pages" / "one.html").read_text("utf-8").endswith("</html>\n")
+    assert not (folder / "report.html").exists()
+
+
+def test_json_holds_key_figures_and_verdicts_and_nothing_else_is_printed(
+    run: Callable[..., Result], folder: Path
+) -> None:
+    done = run("experiments/one", "--json")
+    (found,) = json.loads(done.stdout)
+    assert (found["state"], found["health"], found["figures"]["step"]) == ("running", "good", 500)
+    assert found["figures"]["val_loss"] == pytest.approx(2.4, abs=1.5)
+    assert {finding["finding"] for finding in found["findings"]} >= {"learning", "varied_targets"}
+    assert not (folder / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no such folder"),
+        (
+            ["experiments"],
+            "not the folder of a run: has neither config.yaml nor events.out.tfevents.*; runs below it: ",
+        ),
+        (["experiments/one", "experiments/one"], "experiments/one: named twice"),
+        (["experiments/one", "--output", "experiments/one/config.yaml/page.html"], "cannot be written"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    run: Callable[..., Result], folder: Path, arguments: list[str], message: str
+) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,208 @@
+"""`nest-ssl data stats` as scripts and people use it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from rich.cells import cell_len
+from typer.testing import CliRunner, Result
+
+from nest_ssl.cli.app import app
+from nest_ssl.cli.stats_output import bars, sparkline
+from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.data.stats import Histogram
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
+    return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=24, val=2, noise=1)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """A command in this process, from an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return lambda *arguments: CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture
+def stats(run: Callable[..., Result]) -> Callable[..., Result]:
+    return lambda *arguments: run("data", "stats", "--workers", "1", *arguments)
+
+
+@pytest.fixture
+def manifest(corpus: DummyCorpus, tmp_path: Path) -> Path:
+    """The training set by three speakers, in a folder that must be quoted, with two lines that have problems."""
+    rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["audio_filepath"] = str(corpus.train_manifest.parent / row["audio_filepath"])
+        row["speaker"] = f"说话人 {number % 3}"
+    rows += [{"audio_filepath": "missing.wav", "duration": 2.0}, rows[0]]
+    path = tmp_path / 'it\'s "a" folder [=]' / "train.json"
+    path.parent.mkdir()
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_help_shows_definitions_and_an_example(stats: Callable[..., Result]) -> None:
+    done = stats("--help")
+    assert done.exit_code == 0
+    for words in ("40 dB or more below", "RMS", "Exit code: 0 done", "Example: nest-ssl data stats "):
+        assert words in done.stdout
+
+
+@pytest.mark.parametrize("depth", [[], ["--quick"], ["--manifest-only"]], ids=str)
+def test_a_report_fits_a_terminal(stats: Callable[..., Result], manifest: Path, depth: list[str]) -> None:
+    done = stats(manifest, "--by", "speaker", *depth)
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("26 lines, 25 files, ")
+    assert not [line for line in lines if len(line) > 80 and str(manifest) not in line and "/" not in line]
+    for words in ("durations (s)", "durations by speaker", "说话人 1", "suggested", "nest-ssl train"):
+        assert words in done.stdout
+    assert ("loudness" in done.stdout) == (not depth)
+    assert ("1 unreadable, such as" in done.stdout) == (depth != ["--manifest-only"])
+
+
+@pytest.mark.slow
+def test_the_suggested_command_trains(
+    run: Callable[..., Result], stats: Callable[..., Result], manifest: Path, corpus: DummyCorpus
+) -> None:
+    report = stats(manifest, "--batch-size", 4).stdout
+    command = report[report.index("nest-ssl train") : report.index("\n\nwhere those")]
+    program, train, *overrides = shlex.split(command.replace("\\\n", ""))
+    assert (program, train, len(overrides)) == ("nest-ssl", "train", 6)
+    small = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
+    others = [f"model.validation_ds.manifest_filepath={corpus.val_manifest}"]
+    others += [f"model.{node}.noise_manifest={corpus.noise_manifest}" for node in ("train_ds", "validation_ds")]
+    done = run("train", "--config-name", "nest_tiny", *small, *others, *overrides, "trainer.max_steps=2")
+    assert done.exit_code == 0, done.stderr
+
+
+def test_json_holds_everything_and_nothing_else_is_printed(stats: Callable[..., Result], manifest: Path) -> None:
+    done = stats(manifest, "--json", "--by", "speaker", "--picture", "a.png")
+    found = json.loads(done.stdout)
+    assert (found["lines"], found["entries"], found["files"], found["depth"]) == (26, 26, 25, "samples")
+    assert found["problems"]["problems"] == {"unreadable": 1, "duplicate": 1}
+    assert found["duration"]["count"] == sum(found["duration_histogram"]["counts"]) == 25
+    assert {group["value"] for group in found["groups"]} == {"说话人 0", "说话人 1", "说话人 2"}
+    assert found["overrides"][-1] == f"model.train_ds.num_buckets={found['advice']['batches']['num_buckets']}"
+    assert found["sound"]["rms"]["max"] < 0
+    assert Path("a.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.json"], "nowhere.json: is not a file"),
+        (["empty.json"], "empty.json: has no entries"),
+        (["empty.json", "--manifest-only"], "empty.json: has no entries"),
+        (["empty.json", "--quick", "--manifest-only"], "--quick and --manifest-only: give one of them"),
+        (["empty.json", "--picture", "a.gif"], "--picture: 'a.gif' has none of the suffixes .png, .svg, .pdf"),
+        (["empty.json", "--channel-selector", "left"], "--channel-selector: is 'left'; expected a channel number"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(
+    stats: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "empty.json").touch()
+    done = stats(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["empty.json"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({}, "nothing to suggest: the manifest gives no durations"),
+        ({"duration": 90.0}, "all clips are outside of the limits"),
+        ({"duration": 9.0, "shard_id": 0}, "members of tar files, which are not read here: --manifest-only"),
+    ],
+)
+def test_where_there_is_nothing_to_suggest_it_says_why(
+    stats: Callable[..., Result], tmp_path: Path, row: dict, words: str
+) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"audio_filepath": "a.wav", **row}))
+    done = stats("a.json")
+    assert (done.exit_code, words in done.stdout) == (0, True)
+    assert "batch_duration" not in done.stdout
+
+
+def test_a_field_that_no_line_has_is_named_with_the_nearest(stats: Callable[..., Result], manifest: Path) -> None:
+    done = stats(manifest, "--manifest-only", "--by", "speeker")
+    assert (done.exit_code, "no line has a field 'speeker' (did you mean 'speaker'?)" in done.stdout) == (0, True)
+
+
+def test_values_neither_move_the_cursor_nor_the_columns(stats: Callable[..., Result], tmp_path: Path) -> None:
+    values = ["plain", "a\x1b[2Jb\nc", "说话" * 20, "\ud800"]
+    rows = [{"audio_filepath": "a.wav", "duration": 2.0, "speaker": value} for value in 2 * values]
+    (tmp_path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = stats("a.json", "--manifest-only", "--by", "speaker")
+    assert "\x1b" not in done.stdout
+    table = [line for line in done.stdout.splitlines() if "25.0%" in line]
+    assert len(table) == 4
+    assert {cell_len(line) for line in table} == {70}
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_it(manifest: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "nest_ssl", "data", "stats", str(manifest), "--workers", "2"],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.isascii()
+    assert b" ####" in done.stdout
+    assert b"\\u8bf4" in done.stdout  # names are shown as far as they can be
+
+
+def test_bars_and_levels_are_in_proportion() -> None:
+    histogram = Histogram(edges=(0.0, 2.0, 4.0, 6.0), counts=(100, 50, 0), below=0, above=1)
+    lines = list(bars(histogram, blocks=True))
+    assert [line.count("█") for line in lines] == [40, 20, 0, 0]
+    assert [line.split()[0] for line in lines] == ["0", "2", "4", ">"]
+    assert "▌" in lines[-1]  # anything that is there can be seen
+    assert [line.count("#") for line in bars(histogram, blocks=False)] == [40, 20, 0, 1]
+    assert (sparkline(histogram, blocks=True), sparkline(histogram, blocks=False)) == ("█▄ ", "@= ")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one process")
+def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).standard_normal(60 * 16000) / 9, 16000)
+    rows = [{"audio_filepath": "long.wav", "offset": n / 1000, "duration": 50.0} for n in range(9000)]
+    (tmp_path / "m.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    before = sorted(tmp_path.iterdir())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nest_ssl", "data", "stats", "m.json", "--workers", "2", "--picture", "a.png"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,  # as a terminal does: the signal reaches every process of the command
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    deadline = time.monotonic() + 60
+    while children.exists() and len(children.read_text().split()) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.returncode == 130
+    assert sorted(tmp_path.iterdir()) == before
