@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and nest_ssl/reference/keys."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # also works where the package is not installed
+
+try:
+    from nest_ssl.errors import NestError
+    from nest_ssl.reference.pages import write_pages
+except ModuleNotFoundError as error:
+    sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "docs", help="folder (default: %(default)s)")
+    try:
+        for page in write_pages(parser.parse_args().output):
+            print(f"wrote {page}")
+    except NestError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
