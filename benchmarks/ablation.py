@@ -81,7 +81,7 @@ def seconds_of_steps(
 
 def _step(model: EncDecDenoiseMaskedTokenPredModel, batch: AudioNoiseBatch, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    loss, _ = model.predict_masked(batch)
+    loss = model.predict_masked(batch).loss
     loss.backward()
     optimizer.step()
 

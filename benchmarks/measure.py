@@ -212,11 +212,10 @@ def _checkpointing_trainer(implementation: str, cfg: DictConfig, arguments: dict
         trainer = pl.Trainer(**arguments, enable_checkpointing=False)
         exp_manager(trainer, cfg.exp_manager)
         return trainer
-    from nest_ssl.training.checkpoints import SafeCheckpointIO
     from nest_ssl.training.experiment import plan_experiment
 
     experiment = plan_experiment(OmegaConf.to_container(cfg.exp_manager, resolve=True), arguments)  # type: ignore[arg-type]
-    return pl.Trainer(**arguments, callbacks=experiment.callbacks(cfg), plugins=[SafeCheckpointIO()])
+    return pl.Trainer(**arguments, callbacks=experiment.callbacks(cfg), plugins=[experiment.files()])
 
 
 def _time_of(callback: pl.Callback, *hooks: str) -> list[float]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.corpus import Clip, Corpus
 from benchmarks.job import WARM_UP, Implementation, Kind
+from nest_ssl.models.size import machine_memory
 
 WARM_UP_CLIP = 3.0  # seconds
 PADDED_BATCH = (20.0, 8.0, 5.0, 4.0, 3.0, 3.0, 2.0, 2.0)  # seconds: one long clip among short ones
-LARGE_MEMORY = 40e9  # bytes: what NeMo needs for eight clips of a minute, Large
+STOCK_BATCH = 8
+# bytes that NeMo takes to train Large on clips of a minute: one of them, and everything else
+MINUTE_MEMORY, MODEL_MEMORY = 3.5e9, 3e9
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _full() -> list[Measurement]:
         Measurement("data", "items_per_second", 20.0, kind="data", size="small", steps=5, rounds=2),
         Measurement("training-large-20", "rate", 20.0, ALL, rounds=2),
         Measurement("training-small-20", "rate", 20.0, ALL, size="small", steps=8, rounds=2),
-        Measurement("training-large-60", "rate", 60.0, batch_size=long_batch, rounds=2),
+        Measurement("training-large-60", "rate", 60.0, batch_size=long_batch, rounds=3),
         Measurement("training-small-60", "rate", 60.0, size="small", batch_size=long_batch, steps=8, rounds=2),
         Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, matrix_peak=True),
         Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, matrix_peak=True),
@@ -100,9 +102,11 @@ def _full() -> list[Measurement]:
         Measurement("ablation", "seconds", 20.0, (FAST,), kind="ablation", steps=3),
         Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
         Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
-        Measurement("growth-length", "rate", tuple(d for d in lengths for _ in range(4)), batch_size=4, steps=4),
+        Measurement(
+            "growth-length", "rate", tuple(d for d in lengths for _ in range(4)), batch_size=4, steps=4, rounds=3
+        ),
         *(
-            Measurement(f"growth-batch-{size}", "rate", _same(10.0, size, 2), batch_size=size, steps=2)
+            Measurement(f"growth-batch-{size}", "rate", _same(10.0, size, 2), batch_size=size, steps=2, rounds=3)
             for size in batch_sizes
         ),
     ]
@@ -122,16 +126,8 @@ def _quick() -> list[Measurement]:
 
 
 def batch_size_to_60() -> int:
-    """The stock batch, or half of it where eight clips of a minute would not fit into NeMo's memory."""
-    return 8 if _memory() >= LARGE_MEMORY else 4
-
-
-def _memory() -> float:
-    """Bytes of this machine."""
-    try:
-        return float(os.sysconf("SC_PAGE_SIZE")) * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows
-        return 0.0
+    """The stock batch, or as much of it as NeMo has memory for when every clip lasts a minute; at least half."""
+    return min(STOCK_BATCH, max(STOCK_BATCH // 2, int((machine_memory() - MODEL_MEMORY) / MINUTE_MEMORY)))
 
 
 def overrides_for(

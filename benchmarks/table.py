@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,14 +193,15 @@ def _costs(results: Results) -> list[str]:
 
 
 def _growth(results: Results) -> list[str]:
-    """One row a point: batches of 4 that grow in length, and batches of clips of 10 s that grow in number."""
-    points: dict[str, dict[str, float]] = {}
+    """One row a point, the median of the rounds: 4 clips that grow in length, and clips of 10 s that grow in number."""
+    points: dict[str, dict[str, list[float]]] = {}
     for run in results.runs:
         if run.measurement.startswith("growth") and not run.error:
             for point, seconds in _points(run.measurement, run.numbers["steps"]):
-                points.setdefault(point, {})[run.side] = seconds
+                points.setdefault(point, {}).setdefault(run.side, []).append(seconds)
     sides = [side for side in SIDES if any(side in found for found in points.values())]
-    return _table(["batch", *sides], [[p, *(_number(found.get(s)) for s in sides)] for p, found in points.items()])
+    rows = [[p, *(_number(statistics.median(of[s]) if s in of else None) for s in sides)] for p, of in points.items()]
+    return _table(["batch", *sides], rows)
 
 
 def _points(measurement: str, steps: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:

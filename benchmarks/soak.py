@@ -1,0 +1,121 @@
+"""Train for hours and watch what must not grow: memory, open files, processes. `python start.py soak --hours 2`
+
+The demonstration's model, with loader processes that are made anew every epoch, noise, validations and checkpoints.
+Looks into /proc, so on Linux only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+WARM_UP = 0.5  # share of the samples: caches fill, and an allocator takes a quarter of an hour to settle
+MOST_GROWTH = 0.03  # of memory from the first to the last third of the rest; allocators breathe by about a hundredth
+SETTINGS = (
+    "--config-name=nest_tiny",
+    *("model.train_ds.num_workers=2", "model.validation_ds.num_workers=1"),
+    *("trainer.max_epochs=-1", "trainer.max_steps=-1", "trainer.enable_progress_bar=false"),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a run and its loader processes hold at one moment."""
+
+    minutes: float
+    megabytes: float  # of the main process; its workers live for one epoch only
+    open_files: int
+    processes: int
+
+
+def soak(hours: float, folder: Path, overrides: Sequence[str] = ()) -> list[Sample]:
+    """Train for so long in a folder of its own; a sample at least every half minute."""
+    command = [sys.executable, str(ROOT / "train.py"), *SETTINGS, f"trainer.max_time=00:{_clock(hours)}"]
+    every = min(30.0, hours * 3600 / 40)
+    with (folder / "log.txt").open("wb") as log:
+        run = subprocess.Popen(
+            [*command, f"exp_manager.exp_dir={folder}", *overrides], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
+    samples: list[Sample] = []
+    began = time.monotonic()
+    try:
+        while run.poll() is None:
+            with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
+                samples.append(_sample(run.pid, (time.monotonic() - began) / 60))
+                print(_line(samples[-1]), flush=True)
+            with suppress(subprocess.TimeoutExpired):
+                run.wait(every)
+    finally:
+        run.terminate()
+        run.wait()
+    if run.returncode:
+        raise RuntimeError(f"the run ended with code {run.returncode}:\n{(folder / 'log.txt').read_text()[-2000:]}")
+    return samples
+
+
+def growth(samples: Sequence[Sample]) -> list[str]:
+    """What has grown, in words; nothing if all is well."""
+    rest = samples[int(len(samples) * WARM_UP) :]
+    third = len(rest) // 3
+    if not third:
+        return ["too few samples to tell; train for longer"]
+    found = []
+    for name, allowed in (("megabytes", MOST_GROWTH), ("open_files", 0.0), ("processes", 0.0)):
+        first = statistics.median(getattr(sample, name) for sample in rest[:third])
+        last = statistics.median(getattr(sample, name) for sample in rest[-third:])
+        if last > first * (1 + allowed):
+            found.append(f"{name} grew from {first:g} to {last:g}")
+    return found
+
+
+def _sample(pid: int, minutes: float) -> Sample:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return Sample(
+        minutes=minutes,
+        megabytes=int(status["VmRSS"].split()[0]) / 1024,
+        open_files=len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        processes=1 + len(children),
+    )
+
+
+def _line(sample: Sample) -> str:
+    return (
+        f"{sample.minutes:7.1f} min  {sample.megabytes:7.0f} MB  {sample.open_files:4d} open files  "
+        f"{sample.processes:2d} processes"
+    )
+
+
+def _clock(hours: float) -> str:
+    seconds = round(hours * 3600)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="start.py soak", description=__doc__)
+    parser.add_argument("--hours", type=float, default=2.0, help="how long to train (default 2)")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes to the configuration")
+    options = parser.parse_args(arguments)
+    if not Path("/proc/self/fd").is_dir():
+        print("start.py soak: looks into /proc, which only Linux has", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as folder:
+        samples = soak(options.hours, Path(folder), options.overrides)
+        print(*re.findall(r"^trained .*", (Path(folder) / "log.txt").read_text(), re.MULTILINE))
+    found = growth(samples)
+    print("\n".join(found) or "nothing grew")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

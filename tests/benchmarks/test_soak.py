@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.soak import Sample, growth, soak
+from nest_ssl.data.dummy import make_dummy_corpus
+
+
+def samples(megabytes: list[float], files: int = 20) -> list[Sample]:
+    return [Sample(minute, value, files, 3) for minute, value in enumerate(megabytes)]
+
+
+def test_memory_that_only_breathes_has_not_grown() -> None:
+    assert growth(samples([300, 500, 600, 601, 598, 603, 600, 599, 602, 601])) == []
+
+
+def test_memory_that_grows_is_found_and_so_is_a_single_file() -> None:
+    assert growth(samples([600.0 + 5 * minute for minute in range(20)])) == ["megabytes grew from 655 to 690"]
+    leaking = [Sample(minute, 600, 20 + minute // 5, 3) for minute in range(20)]
+    assert growth(leaking) == ["open_files grew from 22 to 23"]
+
+
+def test_too_short_a_run_says_so() -> None:
+    assert "too few samples" in growth(samples([1, 2]))[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks into /proc")
+def test_a_minute_of_training_leaves_no_files_and_processes_behind(tmp_path: Path) -> None:
+    corpus = make_dummy_corpus(tmp_path / "corpus", train=12, val=4, noise=2)
+    overrides = [
+        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
+        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
+        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
+        f"model.validation_ds.noise_manifest={corpus.noise_manifest}",
+    ]
+    found = growth(soak(1 / 60, tmp_path, overrides))
+    assert not [line for line in found if "megabytes" not in line]  # memory takes longer to settle
