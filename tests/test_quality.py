@@ -16,20 +16,34 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # part -> the parts it may know (docs/architecture.md); what is not listed here fails, so that a new part is placed too
 MAY_IMPORT = {
     "errors": set(),
+    "atomic": set(),
+    "presets": set(),
+    "quiet": set(),
     "environments": {"errors"},
     "targets": {"errors"},
     "audio": {"errors"},
-    "data": {"errors", "targets", "audio"},
+    "data": {"errors", "targets", "atomic", "audio"},
     "features": {"errors"},
     "modules": {"errors"},
     "losses": {"errors"},
     "optim": {"errors"},
     "fast": {"features", "modules"},
     "models": {"errors", "targets", "data", "features", "modules", "losses", "optim", "fast"},
-    "checkpoint": {"errors", "targets", "models"},
-    "training": {"errors", "targets", "data", "features", "modules", "losses", "optim", "models", "checkpoint"},
+    "checkpoint": {"errors", "targets", "atomic", "models"},
+    "encoding": {"errors", "atomic", "audio", "data", "fast", "models", "modules", "checkpoint"},
+    "probing": {"errors", "audio", "data", "checkpoint", "encoding"},
+    "training": {
+        *("errors", "targets", "atomic", "data", "features", "modules", "losses", "optim", "models", "checkpoint")
+    },
+    "export": {"quiet", "errors", "atomic", "features", "modules", "models", "checkpoint"},
     "testing": {"errors", "data"},
-    "alignment": {"errors", "environments", "data", "models", "checkpoint", "training"},  # only commands see it
+    "pages": {"atomic"},
+    "alignment": {"errors", "environments", "data", "models", "checkpoint", "training", "pages"},  # for commands
+    "report": {"errors", "data", "training", "pages"},  # for commands
+    "doctor": {"quiet", "errors", "environments", "audio", "data", "models", "optim", "training"},  # for commands
+    "reference": {  # for a tool alone
+        *("errors", "targets", "atomic", "presets", "data", "optim", "models", "checkpoint", "training", "alignment")
+    },
     "__main__": {"cli"},
     "cli": set(),  # imports when a command runs: help must appear at once
 }

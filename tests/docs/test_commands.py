@@ -1,0 +1,141 @@
+"""Every command of the README and the docs is run, on small data and a small model under the names that they use."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from typer.testing import CliRunner
+
+import start
+from nest_ssl.alignment.nest_side import main as train_with_saver
+from nest_ssl.checkpoint import load_lightning_checkpoint
+from nest_ssl.cli.app import app
+from nest_ssl.data.dummy import make_dummy_corpus
+from nest_ssl.training.run import main as train
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+SMALL = [
+    *("model.encoder.n_layers=4", "model.encoder.d_model=16", "model.encoder.n_heads=2", "model.num_classes=32"),
+    *("model.encoder.subsampling_conv_channels=8", "model.masking.mask_prob=0.05"),
+    *("trainer.max_steps=1", "trainer.val_check_interval=1"),
+]
+# what cannot be run here, or would take too long, and what shows it instead
+ELSEWHERE = {
+    "pip ": "installs",
+    "source ": "belongs to a shell",
+    "pre-commit ": "changes the repository's hooks",
+    "tensorboard ": "serves until it is stopped",
+    "torchrun ": "tests/integration/test_distributed.py, with two processes",
+    "srun ": "tests/integration/test_distributed.py, with SLURM's variables",
+    "nest-ssl align": "tests/parity/test_alignment.py: needs NeMo",
+    "python tools/masked_token_pred_pretrain_with_saver.py": "tests/parity/test_alignment.py: needs NeMo",
+    "python tools/compare_nemo_nest_outputs.py": "tests/parity/test_alignment.py: needs a recording of NeMo's",
+    "python fine_tune_ctc.py": "tests/parity/test_fine_tuning.py: needs NeMo",
+    "python -m benchmarks.probe_corpus": "needs packages of speech",
+    "nest-ssl probe model.nemo probe_data": "needs packages of speech",
+}
+
+
+@dataclass(frozen=True)
+class Command:
+    page: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.page}: {self.line}"
+
+
+def commands() -> Iterator[Command]:
+    """What the code blocks of a shell hold, without comments; lines that go on are one."""
+    for page in PAGES:
+        if page.name.endswith(".zh.md"):
+            continue  # the same commands: tests/docs/test_site.py
+        for block in re.findall(r"(?ms)^ *```bash\n(.*?)^ *```", page.read_text(encoding="utf-8")):
+            for line in re.sub(r"\\\n\s*", "", block).splitlines():
+                typed = re.sub(r"(^|\s)#.*", "", line).strip()
+                if typed:
+                    yield Command(page.name, typed)
+
+
+ALL = list(dict.fromkeys(commands()))
+STARTED = [command for command in ALL if re.match(r"python start\.py(?! train)", command.line)]
+RUN = [command for command in ALL if command not in STARTED and not command.line.startswith(tuple(ELSEWHERE))]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that the commands name."""
+    folder = tmp_path_factory.mktemp("commands")
+    corpus = make_dummy_corpus(folder / "data" / "dummy_ssl", train=64, val=4, noise=2)
+    _manifest(corpus.train_manifest, folder / "train.json")
+    for name in ("train_manifest.json", "labelled.json"):
+        shutil.copy(folder / "train.json", folder / name)
+    _manifest(corpus.val_manifest, folder / "val.json")
+    _manifest(corpus.noise_manifest, folder / "noise.json")
+    for name in ("a.wav", "b.flac"):
+        soundfile.write(folder / name, np.sin(np.arange(32000) / 20) / 2, 16000)
+    (folder / "weights.txt").write_text("\n".join(["0.2"] * 5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert train([*SMALL, f"exp_manager.explicit_log_dir={folder}/runs/a"], config_dir=ROOT / "config") == 0
+    for name in ("runs/b", "runs/c", "nest_experiments/NEST-tiny", "nest_experiments/SSL-NEST-FastConformer"):
+        shutil.copytree(folder / "runs" / "a", folder / name)
+    shutil.copy(next((folder / "runs" / "a" / "checkpoints").glob("*.nemo")), folder / "model.nemo")
+    shutil.copy(next((folder / "runs" / "a" / "checkpoints").glob("*last.ckpt")), folder / "last.ckpt")
+    assert load_lightning_checkpoint(folder / "last.ckpt")["global_step"] == 1
+    return folder
+
+
+def _manifest(source: Path, target: Path) -> None:
+    """The same utterances, with fields that have an answer, and seen from another folder."""
+    entries = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
+    for number, entry in enumerate(entries):
+        entry["audio_filepath"] = (source.parent / entry["audio_filepath"]).as_posix()
+        entry |= {
+            "speaker": f"s{number % 8}",
+            "language": "de" if number % 2 else "en",
+            "keyword": f"k{number // 8 % 2}",
+        }
+    target.write_text("".join(json.dumps(entry) + "\n" for entry in entries), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", RUN, ids=str)
+def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", "200")
+    program, *arguments = shlex.split(command.line.replace("python start.py train", "nest-ssl train"))
+    small = [*SMALL, f"exp_manager.exp_dir={tmp_path}"]
+    if program == "python":
+        run = {"train.py": train, "train_with_saver.py": train_with_saver}[arguments[0]]
+        assert run([*arguments[1:], *small], config_dir=ROOT / "config") == 0
+        return
+    assert program == "nest-ssl"
+    if arguments[0] == "train":
+        arguments += small
+    if arguments[0] == "doctor":
+        arguments.append("--no-trial")  # which takes minutes: tests/doctor
+    done = CliRunner().invoke(app, arguments)
+    finding = 1 if arguments[0] in ("probe", "doctor") or arguments[:2] == ["data", "check"] else 0
+    assert done.exit_code in (0, finding), done.output
+
+
+@pytest.mark.parametrize("command", STARTED, ids=str)
+def test_names_a_task_of_start_py(command: Command) -> None:
+    words = command.line.split()[2:]
+    assert not words or words[0] in start.TASKS
+
+
+@pytest.mark.parametrize("prefix", ELSEWHERE)
+def test_what_is_shown_elsewhere_is_still_in_the_docs(prefix: str) -> None:
+    assert [command for command in ALL if command.line.startswith(prefix)]
