@@ -38,22 +38,33 @@ class _Projected:
         return [_Projected(query, key, value, distance, self.distances) for query, key, value, distance in rows]
 
 
-def attend(
-    module: MultiHeadAttention,
-    x: Tensor,
-    positions: Tensor,
-    context: AttentionContext,
-    packing: Packing,
-    together: bool | None = None,
-) -> Tensor:
+@dataclass(frozen=True)
+class Sight:
+    """Which frames see which, for all layers of a batch: each utterance its own, as far as the context lets it."""
+
+    context: AttentionContext
+    packing: Packing  # no longer than the longest utterance
+    hidden: Tensor | None  # (B, 1, U, U) where utterances are padded to one batch
+
+    @classmethod
+    def of(cls, context: AttentionContext, packing: Packing, together: bool | None = None) -> Sight:
+        """`together` is left to the device."""
+        tight = Packing(packing.lengths, max(packing.lengths), packing.device)
+        if not (packing.device.type != "cpu" if together is None else together):
+            return cls(context, tight, None)
+        lengths = torch.tensor(packing.lengths, device=packing.device)
+        return cls(context, tight, context.masks(lengths, tight.padded)[1].unsqueeze(1))
+
+
+def attend(module: MultiHeadAttention, x: Tensor, positions: Tensor, sight: Sight) -> Tensor:
     """(N, D) -> (N, D); positions (2 * longest - 1, D) are those of the longest utterance, shared by all."""
-    together = x.device.type != "cpu" if together is None else together
     with no_float16(x.device.type):
         projected = _project(module, x, positions)
-        if together:
-            out = _together(module, projected, context, packing)
+        if sight.hidden is not None:
+            out = _together(module, projected, sight.hidden, sight.packing)
         else:
-            out = torch.cat([_one(module, part, context) for part in projected.split(packing.lengths)])
+            parts = projected.split(sight.packing.lengths)
+            out = torch.cat([_one(module, part, sight.context) for part in parts])
         return module.linear_out(out)
 
 
@@ -70,6 +81,8 @@ def _project(module: MultiHeadAttention, x: Tensor, positions: Tensor) -> _Proje
 def _one(module: MultiHeadAttention, part: _Projected, context: AttentionContext) -> Tensor:
     """One utterance to (U, D)."""
     frames, scale = len(part.query), 1 / math.sqrt(module.d_head)
+    if frames == 0:
+        return part.value.flatten(1)
     query, value = part.query.transpose(0, 1), part.value.transpose(0, 1)  # (U, H, D / H) -> (H, U, D / H)
     key = part.key.permute(1, 2, 0)  # (U, H, D / H) -> (H, D / H, U)
     if part.by_distance is None or part.distances is None:
@@ -85,23 +98,20 @@ def _one(module: MultiHeadAttention, part: _Projected, context: AttentionContext
     return torch.bmm(weights, value).transpose(0, 1).flatten(1)  # (H, U, D / H) -> (U, D)
 
 
-def _together(module: MultiHeadAttention, projected: _Projected, context: AttentionContext, packing: Packing) -> Tensor:
+def _together(module: MultiHeadAttention, projected: _Projected, hidden: Tensor, packing: Packing) -> Tensor:
     """All utterances in one padded batch, (N, H, D / H) -> (N, D)."""
-    longest = max(packing.lengths)
-    padded = Packing(packing.lengths, longest, packing.device)
 
     def heads_first(x: Tensor) -> Tensor:
-        return padded.unpack(x).transpose(1, 2)  # (N, H, D / H) -> (B, U, H, D / H) -> (B, H, U, D / H)
+        return packing.unpack(x).transpose(1, 2)  # (N, H, D / H) -> (B, U, H, D / H) -> (B, H, U, D / H)
 
     scores = heads_first(projected.query) @ heads_first(projected.key).transpose(-2, -1)
     if projected.by_distance is not None and projected.distances is not None:
         by_distance = heads_first(projected.by_distance) @ projected.distances.permute(1, 2, 0)
-        scores = scores + shifted(by_distance)[..., :longest]
-    hidden = context.masks(torch.tensor(packing.lengths, device=packing.device), longest)[1]  # (B, U, U)
-    scores = (scores / math.sqrt(module.d_head)).masked_fill(hidden.unsqueeze(1), MASKED_SCORE)
+        scores = scores + shifted(by_distance)[..., : packing.padded]
+    scores = (scores / math.sqrt(module.d_head)).masked_fill(hidden, MASKED_SCORE)
     weights = torch.softmax(scores, dim=-1)
     out = drop(weights, module.dropout) @ heads_first(projected.value)
-    return padded.pack(out.transpose(1, 2).flatten(2))  # (B, H, U, D / H) -> (N, D)
+    return packing.pack(out.transpose(1, 2).flatten(2))  # (B, H, U, D / H) -> (N, D)
 
 
 def shifted_view(scores: Tensor) -> Tensor:

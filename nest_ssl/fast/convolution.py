@@ -72,8 +72,11 @@ def _linear(convolution: nn.Conv1d, x: Tensor) -> Tensor:
 def _batch_norm(norm: BatchNorm, x: Tensor, bias: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
     """Normalise (total, D) -> (N, D); x is without the convolution's bias, which the mean would take away again.
 
-    NeMo's statistics run over the padded batch, most of whose padding is the bias alone: zero here.
+    NeMo's statistics run over the padded batch, most of whose padding is the bias alone: zero here. Sums over a batch
+    need float32 even where x is of half precision.
     """
+    precision = x.dtype
+    x = x.to(torch.promote_types(precision, torch.float32))
     valid = x.index_select(0, gaps.valid)
     if not norm.training:
         running_mean, variance = _memory(norm)
@@ -81,15 +84,16 @@ def _batch_norm(norm: BatchNorm, x: Tensor, bias: Tensor, gaps: Gaps, padding_co
     else:
         counted = x.index_select(0, gaps.counted) if padding_counts else valid
         own = gaps.batch_frames if padding_counts else len(valid)
-        count = _over_processes(norm, x.new_full((), own))  # stays on the device: nothing waits for it
-        mean = _over_processes(norm, counted.sum(0)) / count
+        together = _over_processes(norm, torch.cat((counted.sum(0), x.new_full((1,), own))))
+        count = together[-1]  # stays on the device: nothing waits for it
+        mean = together[:-1] / count
         centred = counted - mean
         silent = own - len(counted)
         variance = _over_processes(norm, (centred * centred).sum(0) + silent * mean * mean) / count
-        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / (count - 1).clamp_(min=1)))
+        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / (count - 1).clamp(min=1)))
     scale = torch.rsqrt(variance + norm.eps) * norm.weight
     offset = norm.bias - mean * scale + 0 * bias  # a gradient of zero, for the optimiser to see the bias at all
-    return torch.addcmul(offset, valid, scale)
+    return torch.addcmul(offset, valid, scale).to(precision)
 
 
 def _over_processes(norm: BatchNorm, own: Tensor) -> Tensor:

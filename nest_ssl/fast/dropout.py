@@ -42,11 +42,15 @@ class _Product(torch.autograd.Function):
 
 
 def _scaled_mask(shape: torch.Size, dropped: int, dtype: torch.dtype) -> Tensor:
-    """0 where a value is dropped, else what keeps the mean; by arithmetic, because comparing is slower."""
+    """0 where a value is dropped, else what keeps the mean; by arithmetic, because comparing is slower.
+
+    In float32 at least: a half-precision number cannot tell neighbouring lanes apart.
+    """
     count = shape.numel()
     generator = np.random.Generator(np.random.SFC64(int(torch.randint(1 << 62, ()))))
     draws = generator.integers(0, 2**64 - 1, size=-(-count // _LANES), dtype=np.uint64, endpoint=True)
     lanes = torch.from_numpy(draws.view(np.int16)[:count]).view(shape)
     last_dropped = _LOWEST + dropped - 1
-    kept = lanes.to(dtype).clamp_(last_dropped, last_dropped + 1).sub_(last_dropped)  # whole numbers: 0 or 1
-    return kept.mul_(_STEPS / (_STEPS - dropped))
+    wide = torch.promote_types(dtype, torch.float32)
+    kept = lanes.to(wide).clamp_(last_dropped, last_dropped + 1).sub_(last_dropped)  # whole numbers: 0 or 1
+    return kept.mul_(_STEPS / (_STEPS - dropped)).to(dtype)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nest_ssl.fast.attention import attend
+from nest_ssl.fast.attention import Sight, attend
 from nest_ssl.fast.convolution import Gaps, convolve, mix_channels
 from nest_ssl.fast.dropout import drop
 from nest_ssl.fast.packing import Packing
-from nest_ssl.modules.conformer.context import AttentionContext
 from nest_ssl.modules.conformer.encoder import ConformerEncoder, dropped_or_scaled
 from nest_ssl.modules.conformer.feed_forward import ConformerFeedForward
 from nest_ssl.modules.conformer.layer import ConformerLayer
@@ -21,11 +20,12 @@ def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tenso
     layers: list[ConformerLayer] = list(encoder.layers)  # type: ignore[arg-type]
     context = encoder.context()
     x, positions = _positioned(encoder, x, packing)
+    sight = Sight.of(context, packing)
     gaps = Gaps(packing, layers[0].conv.depthwise_conv.context)
     for probability, layer in zip(encoder.drop_probabilities, layers, strict=True):
         rows = wanted if layer is layers[-1] else None
         skipped = x if rows is None else x.index_select(0, rows)
-        x = _layer(layer, x, positions, context, packing, gaps, rows, padding_counts)
+        x = _layer(layer, x, positions, sight, gaps, rows, padding_counts)
         if encoder.training and probability > 0:
             x = dropped_or_scaled(x, skipped, probability)
     return x if encoder.out_proj is None else encoder.out_proj(x)
@@ -34,8 +34,8 @@ def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tenso
 def _positioned(encoder: ConformerEncoder, x: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
     """The first layer's input (N, D), and the distances (2 * longest - 1, D) for relative attention."""
     positions = encoder.pos_enc
-    longest = max(packing.lengths)
-    positions.extend(longest, like=x)
+    longest = max(1, *packing.lengths)
+    positions.extend(longest, like=next(encoder.parameters()))  # x may be of half precision
     if positions.xscale:
         x = x * positions.xscale
     embedding = positions.window(longest).squeeze(0)
@@ -50,15 +50,14 @@ def _layer(
     layer: ConformerLayer,
     x: Tensor,
     positions: Tensor,
-    context: AttentionContext,
-    packing: Packing,
+    sight: Sight,
     gaps: Gaps,
     rows: Tensor | None,
     padding_counts: bool,
 ) -> Tensor:
     """(N, D) -> (N, D), or only the given rows of it: what follows the convolution looks at one frame at a time."""
     x = torch.add(x, _feed_forward(layer.feed_forward1, layer.norm_feed_forward1(x), layer.dropout), alpha=0.5)
-    attended = attend(layer.self_attn, layer.norm_self_att(x), positions, context, packing)
+    attended = attend(layer.self_attn, layer.norm_self_att(x), positions, sight)
     x = x + drop(attended, layer.dropout)
     convolved = convolve(layer.conv, layer.norm_conv(x), gaps, padding_counts)
     if rows is not None:

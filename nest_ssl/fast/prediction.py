@@ -25,7 +25,7 @@ def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = 
         noisy, packing = _features(parts, batch.noisy_audio, batch.noisy_audio_len)
         lengths = torch.tensor(packing.lengths, device=noisy.device)
         mask = parts.mask_processor.blocks(lengths, packing.padded)  # (B, T)
-        noisy = torch.where(packing.pack(mask).unsqueeze(1), parts.mask_processor.mask_embedding, noisy)
+    noisy = torch.where(packing.pack(mask).unsqueeze(1), parts.mask_processor.mask_embedding, noisy)
     x, encoded = subsample(parts.encoder.pre_encode, noisy, packing)
     with torch.no_grad():
         selected = parts.loss.scored_frames(mask.unsqueeze(1).to(noisy.dtype), encoded.padded)  # (B, U)
@@ -66,10 +66,11 @@ def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Pa
 
 
 def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Tensor:
-    """The tokens (M, K) of some encoder frames, from features (B, T, D)."""
+    """The tokens (M, K) of some encoder frames, from features (B, T, D); in their full precision, as these are."""
     quantizer = parts.quantizer
     stacked = clean.view(len(clean), clean.shape[1] // quantizer.combine_time_steps, -1)  # (B, U, D * steps)
-    return quantizer.tokens(stacked[utterance, frame].unsqueeze(0)).squeeze(0)
+    with torch.autocast(clean.device.type, enabled=False):
+        return quantizer.tokens(stacked[utterance, frame].unsqueeze(0)).squeeze(0)
 
 
 def _likelihood(parts: Parts, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

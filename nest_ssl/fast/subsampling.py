@@ -13,17 +13,18 @@ def subsample(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tupl
     """Feature frames (N, D) to encoder frames (M, D), and where these lie."""
     if isinstance(pre_encode, nn.Linear):
         return pre_encode(features), packing
-    if isinstance(pre_encode, ConvSubsampling) and features.device.type == "cpu":
-        return _one_by_one(pre_encode, features, packing)
-    return _padded(pre_encode, features, packing)
+    assert isinstance(pre_encode, ConvSubsampling)  # or exact would do it: see support.py
+    after = Packing(tuple(map(pre_encode.frames, packing.lengths)), pre_encode.frames(packing.padded), packing.device)
+    way = _one_by_one if features.device.type == "cpu" else _padded
+    return way(pre_encode, features, packing, after), after
 
 
-def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
+def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
     """Each utterance by itself: nothing to silence, because a convolution pads with the zeros that follow it."""
-    images = (_convolved(pre_encode.conv, x) for x in features.split(packing.lengths))
+    utterances = zip(features.split(packing.lengths), after.lengths, strict=True)
+    images = [_convolved(pre_encode.conv, x) for x, frames in utterances if frames]
     parts = [image[0].transpose(0, 1).flatten(1) for image in images]  # (1, C, U, F) -> (U, C * F)
-    padded = int(pre_encode.frames(torch.tensor(packing.padded)))
-    return pre_encode.out(torch.cat(parts)), Packing(tuple(map(len, parts)), padded, packing.device)
+    return pre_encode.out(torch.cat(parts) if parts else features.new_empty(0, pre_encode.out.in_features))
 
 
 def _convolved(convolutions: nn.Sequential, x: Tensor) -> Tensor:
@@ -43,9 +44,8 @@ def _as_product(layer: Conv2d, x: Tensor) -> Tensor:
     return x.view(1, len(x), frames, -1)
 
 
-def _padded(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-    """All utterances at once, as `exact` does it: for a GPU, and for kinds whose lengths depend on the batch."""
+def _padded(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
+    """All utterances at once, as `exact` does it: for a GPU."""
     lengths = torch.tensor(packing.lengths, device=packing.device)
-    x, frames = pre_encode(x=packing.unpack(features), lengths=lengths)
-    packed = Packing(tuple(frames.tolist()), x.shape[1], packing.device)
-    return packed.pack(x), packed
+    x, _ = pre_encode(x=packing.unpack(features), lengths=lengths)
+    return after.pack(x)

@@ -8,6 +8,7 @@ from torch import nn
 
 from nest_ssl.modules import ConformerEncoder
 from nest_ssl.modules.conformer.layer import ConformerLayer
+from nest_ssl.modules.conformer.subsampling import StackingSubsampling
 
 if TYPE_CHECKING:
     from nest_ssl.models.parts import Parts
@@ -18,8 +19,15 @@ def reasons_for_exact(parts: Parts, mask_position: str) -> list[str]:
     if not isinstance(parts.encoder, ConformerEncoder):
         return ["USE_NEMO_CONFORMER"]
     reasons = []
+    steps, factor = parts.loss.combine_time_steps, parts.encoder.subsampling_factor
     if mask_position != "pre_conv":
         reasons.append(f"model.mask_position={mask_position}")
+    elif steps != factor:
+        reasons.append(f"model.loss.combine_time_steps={steps} with model.encoder.subsampling_factor={factor}")
+    if parts.preprocessor.pad_value:
+        reasons.append("model.preprocessor.pad_value")
+    if isinstance(parts.encoder.pre_encode, StackingSubsampling):
+        reasons.append("model.encoder.subsampling")  # the loss looks at partly filled frames, which it does not count
     if parts.encoder.reduction_position is not None:
         reasons.append("model.encoder.reduction")
     first: ConformerLayer = parts.encoder.layers[0]  # type: ignore[assignment]

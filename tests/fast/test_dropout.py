@@ -9,11 +9,14 @@ from torch import nn
 from nest_ssl.fast.dropout import drop
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
-def test_the_rate_and_the_mean_are_right(p: float) -> None:
+def test_the_rate_and_the_mean_are_right(p: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     count = 1_000_001  # not a multiple of the lanes
-    y = drop(torch.ones(count), nn.Dropout(p))
+    y = drop(torch.ones(count, dtype=dtype), nn.Dropout(p))
+    assert y.dtype == dtype
+    y = y.double()
     kept = y != 0
     assert kept.float().mean().item() == pytest.approx(1 - p, abs=5 * (p * (1 - p) / count) ** 0.5 + 2**-16)
     assert y.mean().item() == pytest.approx(1, abs=0.01)

@@ -83,6 +83,7 @@ class ConformerEncoder(nn.Module):
         conv_context = convolution_context(conv_context_size, conv_kernel_size)
         xscale = math.sqrt(d_model) if xscaling else None
 
+        self.subsampling_factor = subsampling_factor
         self.pre_encode = _subsampling(
             subsampling,
             subsampling_factor,
