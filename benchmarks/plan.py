@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.corpus import Clip, Corpus
 from benchmarks.job import WARM_UP, Implementation, Kind
-from nest_ssl.models.size import machine_memory
+from nest_ssl.memory import machine_memory
 
 WARM_UP_CLIP = 3.0  # seconds
 PADDED_BATCH = (20.0, 8.0, 5.0, 4.0, 3.0, 3.0, 2.0, 2.0)  # seconds: one long clip among short ones

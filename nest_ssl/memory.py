@@ -11,10 +11,16 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from nest_ssl.models.size import machine_memory
-
 TOO_LARGE = 77  # exit code of a process that ended itself before it took what others need
 _LOOK_EVERY = 0.02  # seconds
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine, or the container that the process is in, has."""
+    found = [_physical_memory()]
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        found.extend(int(limit) for limit in group_limits(name) if limit.isdigit())  # "max": none
+    return min(found)
 
 
 def available_memory() -> int:
@@ -73,6 +79,15 @@ def group_limits(name: str) -> Iterator[str]:
     for folder in _groups():
         with contextlib.suppress(OSError):
             yield (folder / name).read_text().strip()
+
+
+def _physical_memory() -> int:
+    if sys.platform != "win32":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    kilobytes = ctypes.c_ulonglong()
+    if not ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):
+        return 2**40  # unknown: what no machine that trains this has
+    return kilobytes.value * 1024
 
 
 def _system_available() -> int:

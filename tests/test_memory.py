@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import time
 
 import pytest
 
-from nest_ssl.doctor.memory import TOO_LARGE, available_memory, end_above, peak_bytes, reset_peak, used_bytes
-from nest_ssl.models.size import machine_memory
+from nest_ssl.memory import (
+    TOO_LARGE,
+    available_memory,
+    end_above,
+    machine_memory,
+    peak_bytes,
+    reset_peak,
+    used_bytes,
+)
 
 SIZE = 200 * 10**6
 
@@ -44,3 +52,9 @@ def test_a_process_ends_itself_before_it_takes_more_than_it_may() -> None:
     process.start()
     process.join(60)
     assert process.exitcode == TOO_LARGE
+
+
+def test_the_machines_memory_is_known() -> None:
+    assert 2**28 < machine_memory() < 2**50
+    if hasattr(os, "sysconf"):
+        assert machine_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

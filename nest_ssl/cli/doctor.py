@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 
 
 def doctor(
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")
-    ] = None,
-    config_path: Annotated[Path | None, typer.Option(help="folder of configurations; ours by default")] = None,
-    config_name: Annotated[str, typer.Option(help="file in that folder")] = "nest_fast-conformer",
+    overrides: Overrides = None,
+    config_path: ConfigPath = None,
+    config_name: ConfigName = "nest_fast-conformer",
     trial: Annotated[bool, typer.Option(help="measure steps and loading, for the recommendations")] = True,
     minutes: Annotated[float, typer.Option(min=0.1, help="that the trial may take")] = 2.0,
     buckets: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="lengths of clips to try, as 5,10,20 [those of the data]")
+        str | None, typer.Option(metavar="SECONDS", help="lengths of clips to try, as 5,10,20; else those of the data")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
@@ -37,12 +35,10 @@ def doctor(
         import sys
 
         from nest_ssl.cli.doctor_output import page
-        from nest_ssl.cli.options import config_folder
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.doctor.diagnosis import Request, diagnose
-        from nest_ssl.training.command_line import CommandLine
 
-        command = CommandLine(config_folder(config_path), config_name.removesuffix(".yaml"), overrides or [])
+        command = command_line(config_path, config_name, overrides)
         request = Request(command, config_path, trial, minutes, _lengths(buckets))
         with Bar("doctor") as bar:
             diagnosis = diagnose(request, lambda share, text: bar(share, 1.0, text))

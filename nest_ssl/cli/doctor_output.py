@@ -55,12 +55,14 @@ def _findings(findings: list[Finding]) -> Table:
 
 
 def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
+    from nest_ssl.doctor.finding import gigabytes
+
     where = "GPU" if report.device == "cuda" else "CPU"
     title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
     console.print(Text(title, style="bold"))
     if report.buckets:
         console.print(
-            Text(f"  clips that fit into {_gigabytes(report.memory)}; the smallest batch that is about as fast as any:")
+            Text(f"  clips that fit into {gigabytes(report.memory)}; the smallest batch that is about as fast as any:")
         )
         console.print(_buckets(report))
     for line in _remarks(report, minutes):
@@ -80,25 +82,29 @@ def _indented(text: str, by: int) -> Padding:
 
 
 def _buckets(report: TrialReport) -> Table:
+    from nest_ssl.doctor.finding import gigabytes
+
     table = Table.grid(padding=(0, 3, 0, 0))
     for name in ("  length", "most that fit", "fast with", "audio s/s", "s a step", "memory"):
         table.add_column(name, justify="right")
     table.show_header = True
     for bucket in report.buckets:
         best = bucket.useful
-        most = f"{bucket.largest}{'' if bucket.measured else ' *'}"
+        most = "?" if bucket.largest is None else f"{bucket.largest or 'none'}{'' if bucket.measured else ' *'}"
         if best is None:
-            table.add_row(f"{bucket.seconds:g} s", most if bucket.largest else "none", "", "", "", "")
+            table.add_row(f"{bucket.seconds:g} s", most, "", "", "", "")
             continue
         start = f"{best.trial.batch_size}{'' if bucket.saturated else ' +'}"
         step = f"{best.seconds:.2g}"
-        table.add_row(f"{bucket.seconds:g} s", most, start, f"{best.speed:.3g}", step, _gigabytes(best.peak))
+        table.add_row(f"{bucket.seconds:g} s", most, start, f"{best.speed:.3g}", step, gigabytes(best.peak))
     return table
 
 
 def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
-    if any(not bucket.measured for bucket in report.buckets):
+    if any(bucket.largest is not None and not bucket.measured for bucket in report.buckets):
         yield "* predicted from smaller batches, not tried"
+    if any(bucket.largest is None for bucket in report.buckets):
+        yield f"? all that were tried fit; there was no time to find the most (--minutes {2 * minutes:g})"
     if any(bucket.useful and not bucket.saturated for bucket in report.buckets):
         yield f"+ the largest tried; speed may grow further (--minutes {2 * minutes:g} tries more)"
     if report.verified is not None:
@@ -115,12 +121,14 @@ def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
 
 
 def _verified(report: TrialReport, outcome: Outcome) -> Iterator[str]:
+    from nest_ssl.doctor.finding import gigabytes
+
     what = f"{outcome.trial.batch_size} x {outcome.trial.seconds:g} s"
     if not outcome.fits:
         yield f"{what}, tried: does not fit"
     elif report.predicted_peak is not None:
-        expected = _gigabytes(report.predicted_peak)
-        yield f"{what}, tried: {_gigabytes(outcome.peak)} (expected {expected}), {outcome.seconds:.2g} s a step"
+        expected = gigabytes(report.predicted_peak)
+        yield f"{what}, tried: {gigabytes(outcome.peak)} (expected {expected}), {outcome.seconds:.2g} s a step"
 
 
 def _conclusion(diagnosis: Diagnosis) -> Iterator[str]:
@@ -133,7 +141,3 @@ def _conclusion(diagnosis: Diagnosis) -> Iterator[str]:
         return
     yield f"Training can start: {problems}, {warnings}. Train with:"
     yield f"  {diagnosis.train_command()}"
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.2g} GB" if count < 1e10 else f"{count / 1e9:.0f} GB"

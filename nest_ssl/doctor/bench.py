@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from nest_ssl.doctor.memory import end_above
 from nest_ssl.doctor.steps import Outcome, Steps, Trial
 from nest_ssl.errors import NestError, one_line
+from nest_ssl.memory import end_above
 
 _SECONDS_TO_END = 5.0
 

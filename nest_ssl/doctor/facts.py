@@ -9,18 +9,16 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
-from nest_ssl.doctor.memory import available_memory, group_limits
 from nest_ssl.environments import SetupError, installed_nemo
-from nest_ssl.models.size import machine_memory
+from nest_ssl.memory import available_memory, group_limits, machine_memory
 from nest_ssl.training.platform import Machine
 
-OPTIONAL = {"lhotse": "model.train_ds.use_lhotse", "wandb": "exp_manager.create_wandb_logger"}  # package: who needs it
 _FEATURES = {  # as Linux names them
     "avx2": "AVX2",
     "avx512f": "AVX-512",
@@ -29,6 +27,23 @@ _FEATURES = {  # as Linux names them
     "amx_bf16": "AMX bf16",
     "asimd": "NEON",
     "bf16": "bf16",
+}
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What `pip install "nest_ssl[...]"` adds; pyproject.toml says the same, but is not installed with us."""
+
+    packages: tuple[str, ...]
+    needed_by: str
+
+
+EXTRAS = {
+    "export": Extra(("onnx", "onnxscript", "onnxruntime"), "nest-ssl export to .onnx"),
+    "lhotse": Extra(("lhotse",), "model.train_ds.use_lhotse"),
+    "mlflow": Extra(("mlflow-skinny",), "exp_manager.create_mlflow_logger"),
+    "probe": Extra(("scikit-learn",), "nest-ssl probe"),
+    "wandb": Extra(("wandb",), "exp_manager.create_wandb_logger"),
 }
 
 
@@ -42,36 +57,36 @@ class Gpu:
     bf16: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A machine and the Python on it."""
+    """A machine and the Python on it. Nothing has a default: what is not looked up is not known."""
 
-    system: str = "Linux"  # Windows, Darwin
-    release: str = ""
-    architecture: str = "x86_64"
-    python: tuple[int, int, int] = (3, 12, 0)
-    torch: str = "2.13.0"
-    torch_cuda: str | None = None  # the CUDA that this torch is built for
-    torch_hip: str | None = None
-    gpus: tuple[Gpu, ...] = ()
-    nvidia_card: str | None = None  # what the driver says there is, whether PyTorch can use it or not
-    mps: bool = False
-    cpu: str = ""
-    cpu_features: tuple[str, ...] = ()
-    vector_kernels: str = "AVX2"  # the instructions that torch's own kernels use
-    bf16: bool = False  # multiplied by the hardware that training would use
-    cores: int = 1
-    usable_cores: float = 1  # by affinity and container limits
-    threads: int = 1  # torch's
-    memory: int = 16 * 10**9
-    available: int = 12 * 10**9
-    shared_memory: int | None = None  # free bytes of /dev/shm; None where loaders do not need it
-    start_method: str = "fork"
-    open_files: int | None = None
-    load: float | None = None  # processes that want a core, on average over a minute
-    long_paths: bool = True  # more than 260 characters
-    packages: dict[str, str | None] = field(default_factory=dict)  # version, or None
-    nemo: str | None = None  # an interpreter that has it
+    system: str  # Linux, Windows, Darwin
+    release: str
+    architecture: str
+    python: tuple[int, int, int]
+    torch: str
+    torch_cuda: str | None  # the CUDA that this torch is built for
+    torch_hip: str | None
+    gpus: tuple[Gpu, ...]
+    nvidia_card: str | None  # what the driver says there is, whether PyTorch can use it or not
+    mps: bool
+    cpu: str
+    cpu_features: tuple[str, ...]
+    vector_kernels: str  # the instructions that torch's own kernels use
+    bf16: bool  # multiplied by the hardware that training would use
+    cores: int
+    usable_cores: float  # by affinity and container limits
+    threads: int  # torch's
+    memory: int  # bytes, as all that follow
+    available: int
+    shared_memory: int | None  # free in /dev/shm; None where loaders do not need it
+    start_method: str
+    open_files: int | None
+    load: float | None  # processes that want a core, on average over a minute
+    long_paths: bool  # more than 260 characters
+    packages: dict[str, str | None]  # version, or None
+    nemo: str | None  # an interpreter that has it
 
     @property
     def machine(self) -> Machine:
@@ -110,7 +125,7 @@ class Facts:
             open_files=_open_files(),
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             long_paths=_long_paths(),
-            packages={name: _version(name) for name in OPTIONAL},
+            packages={name: _version(name) for extra in EXTRAS.values() for name in extra.packages},
             nemo=_nemo(),
         )
 

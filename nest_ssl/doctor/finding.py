@@ -26,5 +26,8 @@ def would_stop(findings: Iterable[Finding]) -> bool:
 
 
 def gigabytes(count: float) -> str:
-    """Bytes for people."""
-    return f"{count / GIGABYTE:.3g} GB" if count >= GIGABYTE / 10 else f"{count / 10**6:.3g} MB"
+    """Bytes for people: three digits, and never an exponent."""
+    if count < GIGABYTE / 10:
+        return f"{count / 10**6:.3g} MB"
+    value = count / GIGABYTE
+    return f"{value:.3g} GB" if value < 99.5 else f"{value:,.0f} GB"

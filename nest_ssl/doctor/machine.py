@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-from nest_ssl.doctor.facts import OPTIONAL, Facts
+from nest_ssl.doctor.facts import EXTRAS, Facts
 from nest_ssl.doctor.finding import GIGABYTE, Finding, gigabytes
 
-_OLDEST_PYTHON, _NEWEST_TESTED_PYTHON = (3, 10), (3, 14)
+OLDEST_PYTHON, NEWEST_TESTED_PYTHON = (3, 10), (3, 13)
 _OLDEST_TORCH = (2, 6)
 _LITTLE_MEMORY = 4 * GIGABYTE
+_LITTLE_SHARED_MEMORY = GIGABYTE  # Docker gives 64 MB
 _FEW_FILES = 1024
 _BUSY = 0.75  # of the cores, by others
 _WHERE_TORCH = "https://pytorch.org/get-started/locally"
@@ -23,8 +24,8 @@ _STARTS = {
 def check_machine(facts: Facts) -> list[Finding]:
     """Everything that does not depend on a configuration."""
     checks = (
-        *(system, python, torch, gpu, processor, cores, load, memory, start_method, open_files),
-        *(long_paths, packages, nemo),
+        *(system, python, torch, gpu, processor, cores, load, memory, shared_memory, start_method),
+        *(open_files, long_paths, packages, nemo),
     )
     return [check(facts) for check in checks]
 
@@ -41,10 +42,10 @@ def system(facts: Facts) -> Finding:
 
 def python(facts: Facts) -> Finding:
     found = ".".join(map(str, facts.python))
-    if facts.python[:2] < _OLDEST_PYTHON:
+    if facts.python[:2] < OLDEST_PYTHON:
         return Finding("python", "problem", found, "Install Python 3.10 or newer")
-    if facts.python[:2] > _NEWEST_TESTED_PYTHON:
-        newest = ".".join(map(str, _NEWEST_TESTED_PYTHON))
+    if facts.python[:2] > NEWEST_TESTED_PYTHON:
+        newest = ".".join(map(str, NEWEST_TESTED_PYTHON))
         return Finding("python", "note", found, f"Newer than tested here; if a package is missing, take {newest}")
     return Finding("python", "ok", found)
 
@@ -133,6 +134,18 @@ def memory(facts: Facts) -> Finding:
     return Finding("memory", "ok", found)
 
 
+def shared_memory(facts: Facts) -> Finding:
+    """What loader processes hand batches over in; how much a configuration fills is for its own check."""
+    if facts.shared_memory is None:
+        return Finding("shared memory", "ok", "no /dev/shm here, and none needed")
+    found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of loader processes"
+    if facts.shared_memory < _LITTLE_SHARED_MEMORY:
+        return Finding(
+            "shared memory", "note", found, "Little for num_workers > 0: docker run --shm-size=8g gives more"
+        )
+    return Finding("shared memory", "ok", found)
+
+
 def start_method(facts: Facts) -> Finding:
     found = f"{facts.start_method}: {_STARTS.get(facts.start_method, 'unknown to this check')}"
     if facts.start_method == "fork":
@@ -167,8 +180,12 @@ def packages(facts: Facts) -> Finding:
     there = [f"{name} {version}" for name, version in facts.packages.items() if version]
     missing = [name for name, version in facts.packages.items() if not version]
     found = ", ".join([*there, *(f"no {name}" for name in missing)])
-    advice = "; ".join(f'pip install "nest_ssl[{name}]" for {OPTIONAL[name]}' for name in missing)
-    return Finding("extras", "note" if missing else "ok", found, advice)
+    if not missing:
+        return Finding("extras", "ok", found)
+    wanted = [
+        f"{name} for {extra.needed_by}" for name, extra in EXTRAS.items() if not set(missing).isdisjoint(extra.packages)
+    ]
+    return Finding("extras", "note", found, f'As needed, pip install "nest_ssl[...]": {", ".join(wanted)}')
 
 
 def nemo(facts: Facts) -> Finding:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from omegaconf import OmegaConf
@@ -52,26 +54,39 @@ def _check_workers(plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _check_shared_memory(plan: Plan, facts: Facts) -> Iterator[Finding]:
-    """Batches wait in shared memory: for each worker those that it prepares in advance, and the one in use."""
-    data = plan.train_ds
+def check_shared_memory(plan: Plan, facts: Facts, **changes: Any) -> Iterator[Finding]:
+    """Whether the batches of all workers find room; `changes` are options of `train_ds`."""
+    data = {**plan.train_ds, **changes}
     workers = data.get("num_workers") or 0
     if facts.shared_memory is None or not workers:
         return
-    durations = plan.durations()
-    longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
-    seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
-    batch = _SIGNALS * 4 * seconds * (data.get("sample_rate") or 16000)
-    needed = int(batch * (workers * (data.get("prefetch_factor") or 2) + 1))
-    found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {workers} workers fill up to {gigabytes(needed)}"
+    needed = _shared_bytes(plan, data, workers)
+    everybody = workers if plan.processes == 1 else f"{plan.processes} x {workers}"
+    found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {everybody} workers fill up to {gigabytes(needed)}"
     if needed > facts.shared_memory:
-        gigabyte = max(1, -(-2 * needed // 2**30))
+        gigabyte = max(1, math.ceil(2 * needed / 2**30))
         yield Finding(
             *("shared memory", "warning", found),
             f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0",
         )
     else:
         yield Finding("shared memory", "ok", found)
+
+
+def workers_with_room(plan: Plan, facts: Facts, most: int, **changes: Any) -> int:
+    """How many workers, of `most`, shared memory has room for: with one more, a worker would die by a bus error."""
+    data = {**plan.train_ds, **changes}
+    free = math.inf if facts.shared_memory is None else facts.shared_memory
+    return next((count for count in range(most, 0, -1) if _shared_bytes(plan, data, count) <= free), 0)
+
+
+def _shared_bytes(plan: Plan, data: dict[str, Any], workers: int) -> int:
+    """Batches wait in shared memory: for each worker those that it prepares in advance, and the one in use."""
+    durations = plan.durations()
+    longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
+    seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
+    batch = _SIGNALS * 4 * seconds * (data.get("sample_rate") or 16000)
+    return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 
 def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
@@ -84,5 +99,5 @@ def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Plan, Facts], Iterator[Finding]], ...] = (
-    *(_check_data, _check_workers, _check_shared_memory, _check_windows_ddp),
+    *(_check_data, _check_workers, check_shared_memory, _check_windows_ddp),
 )

@@ -29,9 +29,26 @@ class Bucket:
 
     seconds: float
     outcomes: tuple[Outcome, ...]
-    largest: int  # clips that fit
-    measured: bool  # rather than predicted from smaller batches
+    largest: int | None  # clips that fit; None if nothing overflowed and there is too little to predict it from
+    measured: bool  # one that is too large was tried; else `largest` is predicted from smaller batches
     saturated: bool  # speed stopped growing
+
+    @property
+    def safe(self) -> int:
+        """Clips that are known to fit: by `largest` or, without it, the most that were tried."""
+        return self.tried if self.largest is None else self.largest
+
+    @property
+    def tried(self) -> int:
+        """The most clips that fitted when tried."""
+        return max((outcome.trial.batch_size for outcome in self.outcomes if outcome.fits), default=0)
+
+    def fits(self, clips: int) -> bool | None:
+        """Whether so many do; None if nobody can tell: `largest` is unknown, or what overflowed was larger still."""
+        if clips <= self.safe:
+            return True
+        overflowed = [outcome.trial.batch_size for outcome in self.outcomes if not outcome.fits]
+        return None if self.largest is None or clips < min(overflowed, default=0) else False
 
     @property
     def useful(self) -> Outcome | None:
@@ -63,8 +80,9 @@ def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float |
 class Search:
     """Doubles the batch of every length in turn: while it fits, gets faster, and there is time.
 
-    On a CPU nothing is tried that is not expected to fit: what fits at most is predicted from what was measured. On a
-    GPU an overflow is harmless, so what fits at most is found by halving the last doubling.
+    On a CPU nothing is tried that is not expected to fit: what fits at most is predicted from what was measured, and a
+    length that the first measurements advised against gets its turn when more is known. On a GPU an overflow is
+    harmless, so what fits at most is found by halving the last doubling.
     """
 
     def __init__(
@@ -83,6 +101,13 @@ class Search:
         if self.limits.may_overflow:
             for seconds in lengths:
                 self._halve(seconds, precision)
+        for seconds in lengths:
+            if not self._of(seconds):
+                self.try_once(Trial(1, seconds, precision))
+        return self.buckets(lengths)
+
+    def buckets(self, lengths: Sequence[float]) -> list[Bucket]:
+        """What is known by now."""
         return [self._bucket(seconds) for seconds in lengths]
 
     @property
@@ -125,12 +150,23 @@ class Search:
 
     def _bucket(self, seconds: float) -> Bucket:
         mine = sorted(self._of(seconds), key=lambda one: one.trial.batch_size)
-        largest = max((one.trial.batch_size for one in mine if one.fits), default=0)
-        measured = any(not one.fits for one in mine)
+        tried = max((one.trial.batch_size for one in mine if one.fits), default=0)
+        if any(not one.fits for one in mine):
+            return Bucket(seconds, tuple(mine), tried, True, self._saturated(seconds))
+        predicted = self._predicted(seconds)
+        largest = None if predicted is None else max(tried, predicted)
+        return Bucket(seconds, tuple(mine), largest, False, self._saturated(seconds))
+
+    def _predicted(self, seconds: float) -> int | None:
+        """The most clips that fit, by the law; None if there is none yet."""
         cost = self.cost
-        if not measured and cost is not None:
-            largest = max(largest, min(_MOST_CLIPS, cost.largest(seconds, self.limits.memory)))
-        return Bucket(seconds, tuple(mine), largest, measured, self._saturated(seconds))
+        if cost is None:
+            return None
+        most = min(_MOST_CLIPS, cost.largest(seconds, self.limits.memory))
+        lengths = {one.trial.seconds for one in self.outcomes if one.fits}
+        if most and len(lengths) == 1 and seconds > max(lengths):
+            return None  # clips of one length tell nothing of squares: fewer may fit
+        return most
 
     def _of(self, seconds: float) -> list[Outcome]:
         """Of the search itself; other precisions are compared, not searched."""
@@ -158,8 +194,7 @@ class Search:
             return cost.peak(trial.batch_size, trial.seconds) <= self.limits.memory
         if not self.outcomes:
             return True
-        last = self.outcomes[
-            -1
-        ]  # what a step needs on top grows at most as clips do, and with the square of their length
+        last = self.outcomes[-1]
+        # what a step needs on top grows at most as clips do, and with the square of their length
         growth = trial.batch_size / last.trial.batch_size * max(1.0, trial.seconds / last.trial.seconds) ** 2
         return last.resting + (last.peak - last.resting) * growth <= self.limits.memory

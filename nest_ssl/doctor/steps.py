@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from nest_ssl.data import AudioNoiseBatch
-from nest_ssl.doctor.memory import peak_bytes, reset_peak, used_bytes
+from nest_ssl.memory import peak_bytes, reset_peak, used_bytes
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.optim import build_optimizer, clip_or_drop, parameter_groups, with_fused_kernel
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,17 +16,19 @@ from nest_ssl.doctor.cost import MemoryCost
 from nest_ssl.doctor.facts import Facts
 from nest_ssl.doctor.finding import Finding
 from nest_ssl.doctor.loading import Loading, Workers, choose_workers, time_loader
-from nest_ssl.doctor.memory import available_memory
 from nest_ssl.doctor.plan import Plan, load_train
+from nest_ssl.doctor.plan_checks import check_shared_memory, workers_with_room
 from nest_ssl.doctor.recommend import Advice, batch_advice, precision_advice, typical, workers_advice
 from nest_ssl.doctor.search import Bucket, Limits, Search, bucket_tops
 from nest_ssl.doctor.steps import Outcome, Trial
 from nest_ssl.errors import NestError
+from nest_ssl.memory import available_memory
 
 Tell = Callable[[float, str], None]  # the share of the time that is over, and what is being measured
 _USED, _WATCHED = 0.8, 0.9  # of the memory that is free: by what is recommended, and at which the trial ends itself
 _SEARCH, _STEPS, _OTHER = 0.65, 0.8, 0.9  # of the time, when the search, all steps, and the other numerics end
 _LOADER_SECONDS = 2.0
+_MUCH_MORE = 5  # times the minutes, for a trial that did not get far
 _MIXED = ("16", "bf16")
 
 
@@ -50,6 +53,12 @@ class TrialReport:
     @property
     def overrides(self) -> list[str]:
         return [override for advice in self.advice for override in advice.overrides]
+
+    @property
+    def train_ds(self) -> dict[str, int]:
+        """Those of the overrides that change the loader."""
+        pairs = (override.removeprefix("model.train_ds.").split("=") for override in self.overrides)
+        return {key: int(value) for key, value in pairs if "." not in key}
 
 
 def run_trial(plan: Plan, facts: Facts, seconds: float, lengths: Sequence[float], tell: Tell) -> TrialReport:
@@ -101,15 +110,19 @@ def _measure_steps(
         return clock.left_until(ends)
 
     search = Search(bench.measure, Limits(report.memory, plan.gpu), remaining, clock.tell)
-    found_buckets = search.run(tops, report.precision)
+    buckets = search.run(tops, report.precision)
+    ends = _STEPS
+    if buckets[-1].fits(asked := batch_size(report, plan.train_ds, tops[-1])) is None:
+        search.try_once(Trial(asked, tops[-1], report.precision))  # what matters most, in the time that is left
+        buckets = search.buckets(tops)
     report.cost = search.cost
-    report.buckets = [bucket for bucket in found_buckets if bucket.outcomes or report.cost is not None]
-    fitting = [bucket for bucket in report.buckets if bucket.largest]
-    unknown = [f"{seconds:g} s" for seconds in tops[len(report.buckets) :]]
+    report.buckets = [bucket for bucket in buckets if bucket.outcomes or bucket.largest is not None]
+    unknown = [f"{bucket.seconds:g} s" for bucket in buckets if bucket not in report.buckets]
     if unknown:
         found = f"no time for clips of {', '.join(unknown)}" if report.buckets else "the time was over before a step"
-        report.findings.append(Finding("trial", "warning", found, "Give it more: --minutes 10"))
-    ends = _STEPS
+        more = f"Give it more: --minutes {_MUCH_MORE * clock.seconds / 60:g}"
+        report.findings.append(Finding("trial", "warning", found, more))
+    fitting = list(itertools.takewhile(lambda bucket: bucket.largest != 0, buckets))
     utterances = len(plan.durations()) // plan.processes or None
     accumulate = int(OmegaConf.select(plan.cfg, "trainer.accumulate_grad_batches") or 1)
     advice = batch_advice(fitting, plan.train_ds, accumulate, utterances)
@@ -118,17 +131,20 @@ def _measure_steps(
             report.findings.append(Finding("trial", "problem", "not even one clip fits into memory", "Try +size=small"))
         return
     report.advice.append(advice)
-    if len(fitting) < len(report.buckets):
-        found = f"clips of {report.buckets[len(fitting)].seconds:g} s do not fit into memory, even one by one"
+    if len(fitting) < len(buckets):
+        found = f"clips of {buckets[len(fitting)].seconds:g} s do not fit into memory, even one by one"
         shorter = f"model.train_ds.max_duration={fitting[-1].seconds:g}, or a smaller size"
         report.findings.append(Finding("trial", "warning", found, shorter))
-    _verify(plan, report, search)
+    _verify(plan, report, search, fitting[-1].seconds)
+    if report.verified is not None and not report.verified.fits:  # a prediction was wrong: what was measured counts
+        report.buckets = search.buckets([bucket.seconds for bucket in report.buckets])
+        known = search.buckets([bucket.seconds for bucket in fitting])
+        report.advice = [batch_advice(known, plan.train_ds, accumulate, utterances) or advice]
     _compare_precisions(plan, facts, report, search)
 
 
-def _verify(plan: Plan, report: TrialReport, search: Search) -> None:
+def _verify(plan: Plan, report: TrialReport, search: Search, longest: float) -> None:
     """A step of the recommended batch with the longest clips, if it is safe and there is time."""
-    longest = max(bucket.seconds for bucket in report.buckets if bucket.largest)
     trial = Trial(batch_size(report, plan.train_ds, longest), longest, report.precision)
     report.predicted_peak = search.cost.peak(trial.batch_size, longest) if search.cost else None
     report.verified = search.try_once(trial)
@@ -172,34 +188,41 @@ def _measure_loading(plan: Plan, facts: Facts, settings: dict[str, Any], report:
     if middle is None:
         return
     step = _step_seconds(middle, batch_size(report, plan.train_ds, middle.seconds))
-    changes: dict[str, Any] = {}
-    for override in report.overrides:
-        key, _, value = override.partition("=")
-        if key.startswith("model.train_ds.batch_"):
-            changes[key.rpartition(".")[2]] = int(value)
+    batch = report.train_ds
 
     def measure(workers: int) -> Loading:
         clock.tell(f"loading with {workers} processes")
-        loader = load_train(settings, **changes, num_workers=workers, persistent_workers=False)
+        loader = load_train(settings, **batch, num_workers=workers, persistent_workers=False)
         return time_loader(loader, workers, _LOADER_SECONDS)
 
     cores = int(facts.usable_cores) // plan.processes
     most = max(1, min(8, cores - 1)) if plan.gpu else max(1, cores // 4)
+    room = workers_with_room(plan, facts, most, **batch)
     try:
-        report.workers = choose_workers(measure, step, most=most, remaining=lambda: clock.left_until(1.0))
+        report.workers = choose_workers(measure, step, most=room, remaining=lambda: clock.left_until(1.0))
     except NestError as error:
         report.findings.append(Finding("data", "warning", str(error).strip().splitlines()[-1]))
         return
     report.advice.append(workers_advice(report.workers, plan.train_ds.get("num_workers") or 0, plan.gpu))
+    if room < most and not report.workers.keeps_up:  # more would be tried if there were room for them
+        _check_room(plan, facts, report, {**report.train_ds, "num_workers": most})
+    else:
+        _check_room(plan, facts, report, report.train_ds)
+
+
+def _check_room(plan: Plan, facts: Facts, report: TrialReport, changes: dict[str, int]) -> None:
+    """Shared memory once more, for what is recommended; what is configured was looked at before."""
+    if changes:
+        found = check_shared_memory(plan, facts, **changes)
+        report.findings.extend(finding for finding in found if finding.state != "ok")
 
 
 def batch_size(report: TrialReport, train_ds: dict[str, Any], seconds: float) -> int:
     """Clips of this length in the batch that is recommended, or kept."""
-    said = dict(override.rsplit(".", 1)[-1].split("=") for override in report.overrides)
-    duration = said.get("batch_duration") or train_ds.get("batch_duration")
-    if duration is not None:
-        return max(1, int(float(duration) // seconds))
-    return int(said.get("batch_size") or train_ds.get("batch_size") or 1)
+    data = {**train_ds, **report.train_ds}
+    if data.get("batch_duration") is not None:
+        return max(1, int(float(data["batch_duration"]) // seconds))
+    return int(data.get("batch_size") or 1)
 
 
 def _step_seconds(bucket: Bucket, clips: int) -> float:

@@ -14,7 +14,8 @@ from torch import nn
 from nest_ssl.errors import ConfigError, nearest, one_line
 from nest_ssl.features import AudioToMelSpectrogramPreprocessor
 from nest_ssl.losses import MultiMLMLoss
-from nest_ssl.models.size import check_size, machine_memory
+from nest_ssl.memory import machine_memory
+from nest_ssl.models.size import check_size
 from nest_ssl.modules import (
     ConformerEncoder,
     MultiSoftmaxDecoder,

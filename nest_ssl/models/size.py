@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import inspect
 import math
-import os
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from nest_ssl.errors import ConfigError
@@ -83,15 +78,6 @@ def part_bytes(part: str, node: Node) -> int:
     parameters = inspect.signature(_CLASSES[part]).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     return _BYTES[part]({**defaults, **node})
-
-
-def machine_memory() -> int:
-    """Bytes of memory that this machine, or the container that the process is in, has."""
-    found = [_physical_memory()]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):
-            found.append(int(Path(limit).read_text()))
-    return min(found)
 
 
 def _encoder_bytes(node: Node) -> int:
@@ -173,12 +159,3 @@ def _shown(value: Any) -> str:
 
 def _readable(size: int) -> str:
     return f"{size / 1e9:.3g} GB"
-
-
-def _physical_memory() -> int:
-    if sys.platform != "win32":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    kilobytes = ctypes.c_ulonglong()
-    if not ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):
-        return 2**40  # unknown: what no machine that trains this has
-    return kilobytes.value * 1024

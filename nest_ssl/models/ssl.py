@@ -21,16 +21,19 @@ from nest_ssl.data.lhotse_data import seed_as_nemo_does
 from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import ConfigError
+from nest_ssl.models.accumulation import gradients_of_all_processes, own_gradients
 from nest_ssl.models.parts import MODEL_DEFAULTS, build_parts
 from nest_ssl.models.sharding import shard
 from nest_ssl.modules import MaskedPrediction
 from nest_ssl.modules.masking import ConvFeatureMaksingWrapper
+from nest_ssl.modules.statistics import RunningStatistics
 from nest_ssl.optim import (
     build_optimizer,
     build_scheduler,
     clip_or_drop,
     parameter_groups,
     steps_in_run,
+    will_log,
     with_fused_kernel,
 )
 
@@ -74,7 +77,9 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         self.skipped_audio = 0
         self.prediction: MaskedPrediction | None = None  # of the batch at hand, for callbacks
         self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
-        self.dropped_gradients = False  # of the latest step, because they were not finite
+        self.step_left_out = False  # the latest one, because its loss or gradient was not finite
+        self._losses: list[Tensor] = []  # of the batches since the last update
+        self._statistics: RunningStatistics | None = None
         self._accumulated: dict[str, Tensor] = {}  # gradients of a checkpoint, until training starts
         self._problem_warnings = ProblemWarnings()
         self._train_loader: DataLoader | None = None
@@ -185,14 +190,17 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         )
 
     def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
-        self.dropped_gradients = False
+        self.step_left_out = False
+        if self._statistics is not None and not self._losses:
+            self._statistics.keep()
         self.prediction = self.predict_masked(batch)
         loss, masked = self.prediction.loss, self.prediction.masked
+        self._losses.append(loss.detach())
         self._count(batch, masked)
         metrics = {"learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"]}
         shown = loss.detach() if masked else None
-        if self.trainer.world_size > 1:
-            shown = self._mean_over_processes([] if shown is None else [shown])
+        if self.trainer.world_size > 1:  # processes wait for each other only where somebody will look
+            shown = self._mean_over_processes([] if shown is None else [shown]) if will_log(self.trainer) else None
         if shown is not None:
             metrics["train_loss"] = shown
         self.log_dict(metrics, on_step=True, prog_bar=True, batch_size=len(batch.audio))
@@ -248,37 +256,48 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
     ) -> None:
         """Lightning's hook between backward and the optimiser's step, which is left out if gradients are not finite.
 
-        A gradient scaler looks for that itself, and expects it now and then.
+        A gradient scaler leaves it out by itself, and expects to now and then, while it looks for its scale.
         """
+        losses, self._losses = self._losses, []
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            scaler.unscale_(
+                optimizer
+            )  # Lightning leaves that to a fused kernel; norm and limit are of the true gradients
         by_norm = gradient_clip_algorithm in (None, "norm")
-        scaled = getattr(self.trainer.precision_plugin, "scaler", None) is not None
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        self.gradient_norm, self.dropped_gradients = clip_or_drop(
-            parameters, (gradient_clip_val or None) if by_norm else None, drop=not scaled
+        self.gradient_norm, finite = clip_or_drop(
+            parameters,
+            (gradient_clip_val or None) if by_norm else None,
+            drop=scaler is None,
+            valid=None if self._statistics is None else self._statistics.finite(),
         )
-        if by_norm or self.dropped_gradients:
-            return
-        super().configure_gradient_clipping(optimizer, gradient_clip_val, gradient_clip_algorithm)
+        if not finite and (scaler is None or _is_no_overflow(losses, scaler)):
+            self.step_left_out = True
+            if self._statistics is not None:
+                self._statistics.put_back()
+        if finite and not by_norm and gradient_clip_val:
+            self.trainer.precision_plugin.clip_grad_by_value(optimizer, gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint between two updates holds what the next one has so far, unless it is divided among processes."""
-        if self._trainer is None or self._device_mesh is not None:
+        """A checkpoint between two updates holds what every process has of the next one so far."""
+        if self._trainer is None or not self.trainer.fit_loop.epoch_loop._should_accumulate():
             return
-        if self.trainer.fit_loop.epoch_loop._should_accumulate():
-            checkpoint["accumulated_gradients"] = {
-                name: self.trainer.strategy.reduce(parameter.grad.clone(), reduce_op="mean")
-                for name, parameter in self.named_parameters()
-                if parameter.grad is not None
-            }
+        if self._device_mesh is not None:
+            _log.warning("this checkpoint lies between two updates; with fsdp it does not hold the gradients so far")
+            return
+        checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._accumulated = checkpoint.get("accumulated_gradients", {})
+        processes = checkpoint.get("accumulated_gradients")
+        self._accumulated = own_gradients(processes, self.trainer) if processes else {}
 
     def on_train_start(self) -> None:
         """Tell the loader what an epoch is: its place in one is part of every checkpoint."""
         loader = self.trainer.train_dataloader
         if isinstance(loader, ResumableLoader) and math.isfinite(self.trainer.num_training_batches):
             loader.batches_per_epoch = int(self.trainer.num_training_batches)
+        self._statistics = RunningStatistics(self)
         for name, gradient in self._accumulated.items():
             self.get_parameter(name).grad = gradient.to(self.device)
         self._accumulated = {}
@@ -396,6 +415,11 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
 
         path = pretrained_file(model_name)
         return cls.restore_from(path, override_config_path, map_location, strict, return_config, trainer)
+
+
+def _is_no_overflow(losses: list[Tensor], scaler: Any) -> bool:
+    """Whether it is not the scale that made these gradients infinite: below 1 it makes them smaller, not larger."""
+    return not all(bool(loss.isfinite()) for loss in losses) or scaler.get_scale() < 1
 
 
 def _metric_prefix(manifest: Any) -> str:

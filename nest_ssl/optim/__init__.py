@@ -4,7 +4,7 @@ from nest_ssl.optim.clipping import clip_or_drop
 from nest_ssl.optim.optimizers import build_optimizer, parameter_groups, with_fused_kernel
 from nest_ssl.optim.schedulers import build_scheduler
 from nest_ssl.optim.schedules import NoamAnnealing
-from nest_ssl.optim.steps import steps_in_run
+from nest_ssl.optim.steps import steps_in_run, will_log
 
 __all__ = [
     "NoamAnnealing",
@@ -13,5 +13,6 @@ __all__ = [
     "clip_or_drop",
     "parameter_groups",
     "steps_in_run",
+    "will_log",
     "with_fused_kernel",
 ]

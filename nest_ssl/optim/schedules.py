@@ -225,15 +225,8 @@ class WarmupHoldAnnealOneMinusSquareRoot(WarmupHoldPolicy):
         return max(self.min_lr, base * (1 - share**0.5))
 
 
-class PolynomialHoldDecayAnnealing(WarmupHoldPolicy):
+class PolynomialHoldDecayAnnealing(PolynomialDecayAnnealing, WarmupHoldPolicy):
     """After the hold, a power of what remains, down to `min_lr`."""
-
-    needs_max_steps = True
-
-    def __init__(self, optimizer: Optimizer, *, power: float = 1.0, cycle: bool = False, **shared: Any) -> None:
-        self.power = power
-        self.cycle = cycle
-        super().__init__(optimizer, **shared)
 
     def anneal(self, step: int, base: float) -> float:
         steps = self.max_steps - max(self.warmup_steps, self.hold_steps)

@@ -1,4 +1,4 @@
-"""How many optimiser steps a run will take, which decides the shape of most learning-rate schedules."""
+"""Counting optimiser steps: how many a run will take, which shapes most schedules, and which of them is logged."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ def steps_in_run(trainer: Trainer, loader: DataLoader | None, schedule: Mapping[
         accumulate_grad_batches=trainer.accumulate_grad_batches,
         limit_train_batches=trainer.limit_train_batches,
     )
+
+
+def will_log(trainer: Trainer) -> bool:
+    """Whether the step that is being taken ends with a line in the logs; a batch that only accumulates does not."""
+    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    due = bool(every) and (trainer.global_step + 1) % every == 0
+    return due and not trainer.fit_loop.epoch_loop._should_accumulate()
 
 
 def optimizer_steps(

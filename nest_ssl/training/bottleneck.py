@@ -22,7 +22,7 @@ class BottleneckNotice(Callback):
     def __init__(self, throughput: Throughput, cfg: DictConfig, machine: Machine) -> None:
         self.throughput = throughput
         self._cfg, self._machine = cfg, machine
-        self._since = throughput.total
+        self._since = throughput.measured()
         self._said = False
 
     def on_train_batch_end(
@@ -30,9 +30,7 @@ class BottleneckNotice(Callback):
     ) -> None:
         if self._said or not trainer.is_global_zero:
             return
-        if self._since.batches == 0:  # the first batch is slower than all others
-            self._since = self.throughput.total
-        total = self.throughput.total
+        total = self.throughput.measured()
         seconds, batches = total.training_seconds - self._since.training_seconds, total.batches - self._since.batches
         if seconds < _A_WHILE or batches < _FEWEST_BATCHES:
             return

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from nest_ssl.modules import MaskedPrediction
+from nest_ssl.optim import will_log
 from nest_ssl.training.codebooks import count_codes, coverage, perplexity
-from nest_ssl.training.timing import will_log
 
 
 @dataclass(frozen=True)

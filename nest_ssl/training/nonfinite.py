@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from nest_ssl.atomic import atomic_write
-from nest_ssl.errors import NestError
+from nest_ssl.errors import NestError, one_line
 
 _log = logging.getLogger(__name__)
 _MOST_KEPT = 10  # batches of one process
@@ -35,33 +35,35 @@ class NonFiniteSteps(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        dropped = bool(pl_module.dropped_gradients)
+        left_out = bool(pl_module.step_left_out)
         loss_is_finite = bool(torch.isfinite(outputs["loss"]))
-        if dropped or not loss_is_finite:
-            self._keep(trainer, batch, outputs["loss"])
-        if dropped:
+        kept = (left_out or not loss_is_finite) and self._keep(trainer, batch, outputs["loss"])
+        if left_out:
             self.count += 1
             self.in_a_row += 1
             pl_module.log("nonfinite_steps", float(self.count), batch_size=1)
             _log.warning(
                 "step %d: the %s is not finite; the step is left out (so far %d)%s",
-                *(trainer.global_step, "gradient" if loss_is_finite else "loss", self.count),
-                self._where("; the batch is in "),
+                *(trainer.global_step, "gradient or batch norm" if loss_is_finite else "loss", self.count),
+                f"; the batch is in {self.folder}" if kept else "",
             )
             if self.in_a_row >= self.most_in_a_row:
                 raise NestError(
                     f"step {trainer.global_step}: {self.in_a_row} steps in a row without a finite loss and gradient; "
-                    f"lower model.optim.lr or use trainer.precision=32{self._where('; the batches are in ')}"
+                    "lower model.optim.lr or use trainer.precision=32" + (f"; see {self.folder}" if self.folder else "")
                 )
         elif not trainer.fit_loop.epoch_loop._should_accumulate():
             self.in_a_row = 0
 
-    def _where(self, words: str) -> str:
-        return f"{words}{self.folder}" if self.folder else ""
-
-    def _keep(self, trainer: Trainer, batch: Any, loss: Tensor) -> None:
+    def _keep(self, trainer: Trainer, batch: Any, loss: Tensor) -> bool:
+        """Whether the batch was written: a few are enough, and a full disk is no reason to stop."""
         if self.folder is None or len(list(self.folder.glob(f"*rank{trainer.global_rank}.pt"))) >= _MOST_KEPT:
-            return
+            return False
         path = self.folder / f"step{trainer.global_step}-rank{trainer.global_rank}.pt"
-        with atomic_write(path) as temporary:
-            torch.save({"loss": loss.detach().cpu(), **vars(batch)}, temporary)
+        try:
+            with atomic_write(path) as temporary:
+                torch.save({"loss": loss.detach().cpu(), **vars(batch)}, temporary)
+        except (OSError, RuntimeError) as error:  # torch's own writer has errors of its own
+            _log.warning("%s: the batch could not be kept: %s", path, one_line(error))
+            return False
+        return True

@@ -95,7 +95,7 @@ class TrainingProgress(Callback):
         if not trainer.is_global_zero:
             return
         recent = self.throughput.recent()
-        audio, wait = recent.audio_seconds_per_second * trainer.world_size, recent.data_wait_share
+        audio, wait = recent.audio_seconds_per_second, recent.data_wait_share
         speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
         if self._bar is not None:
             self._bar.numbers = f"{_numbers(trainer)}{speed}"

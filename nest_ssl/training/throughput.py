@@ -52,6 +52,30 @@ class Spent:
             between=self.between - earlier.between,
         )
 
+    def plus(self, more: Spent) -> Spent:
+        """This stretch and another one."""
+        return self.since(Spent().since(more))
+
+    def over_processes(self, trainer: Trainer) -> Spent:
+        """What all processes did in this stretch: their audio together, and the wait of the one that waited longest.
+
+        The others wait for that one within their steps, where it looks like work.
+        """
+        device = trainer.strategy.root_device
+        audio = torch.tensor([int(self.samples), self.padded_samples], device=device)
+        wait = torch.tensor([self.starting, self.waiting], device=device)
+        samples, padded = trainer.strategy.reduce(audio, reduce_op="sum").tolist()
+        starting, waiting = trainer.strategy.reduce(wait, reduce_op="max").tolist()
+        hidden = starting + waiting - self.data_wait
+        return replace(
+            self,
+            samples=samples,
+            padded_samples=padded,
+            starting=starting,
+            waiting=waiting,
+            stepping=max(0.0, self.stepping - hidden),
+        )
+
     @property
     def data_wait(self) -> float:
         return self.starting + self.waiting
@@ -96,10 +120,14 @@ class Throughput(Callback):
         self._step_done: torch.cuda.Event | None = None
         self._logged = self._warm = self.total
         self._logged_step = 0
+        self._everywhere: Spent | None = None  # what all processes did until the last log, where there are several
+        self._latest: Spent | None = None  # and between the last two
         self._recent: deque[Spent] = deque([self.total], maxlen=_RECENT_STEPS + 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since, self._logged_step = self._clock(), trainer.global_step
+        if trainer.world_size > 1:
+            self._everywhere = Spent(sample_rate=self.total.sample_rate)
         if trainer.strategy.root_device.type == "cuda":
             self._step_done = torch.cuda.Event()
 
@@ -136,14 +164,16 @@ class Throughput(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.turn_to("between")
+        if self._everywhere is not None:
+            self._window(trainer)
 
     def recent(self) -> Spent:
-        """The last few batches: how fast the run is now."""
-        return self.total.since(self._recent[0])
+        """How fast the run is now: the last few batches, or what all processes did before the last log."""
+        return self.total.since(self._recent[0]) if self._latest is None else self._latest
 
     def measured(self) -> Spent:
-        """The run without its first batch, which is slower than all others."""
-        return self.total.since(self._warm)
+        """The run without its first batch, which is slower than the others; of several processes, up to the last log."""
+        return self.total.since(self._warm) if self._everywhere is None else self._everywhere
 
     def turn_to(self, activity: Activity) -> None:
         """The time until now went into the former activity; from now on, this one."""
@@ -161,12 +191,17 @@ class Throughput(Callback):
             self.turn_to("waiting")
 
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        window = self.total.since(self._logged)
-        self._logged = self.total
-        shared: dict[str, Any] = {"on_step": True, "batch_size": 1, "sync_dist": trainer.world_size > 1}
-        pl_module.log("audio_seconds_per_second", window.audio_seconds_per_second, reduce_fx="sum", **shared)
-        pl_module.log("data_wait_share", window.data_wait_share, **shared)
-        pl_module.log("padding_efficiency", window.padding_efficiency, **shared)
+        window = self._window(trainer)
+        names = ("audio_seconds_per_second", "data_wait_share", "padding_efficiency")
+        pl_module.log_dict({name: getattr(window, name) for name in names}, on_step=True, batch_size=1)
+
+    def _window(self, trainer: Trainer) -> Spent:
+        """What was done since the last call, by all processes."""
+        window, self._logged = self.total.since(self._logged), self.total
+        if self._everywhere is not None:
+            window = self._latest = window.over_processes(trainer)
+            self._everywhere = self._everywhere.plus(window)
+        return window
 
 
 class FetchClock(PassThroughProfiler):

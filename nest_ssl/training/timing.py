@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 from torch.utils.data import IterableDataset
 
+from nest_ssl.optim import will_log
 from nest_ssl.training.unknown_length import check_limits
 
 _log = logging.getLogger(__name__)
@@ -61,13 +62,6 @@ class ValidationSchedule(Callback):
             trainer.check_val_every_n_epoch = None
             known = "it is not known how many an epoch has" if batches is None else f"an epoch has {batches}"
             _log.info("validation every %d steps, counted across epochs (%s)", interval, known)
-
-
-def will_log(trainer: Trainer) -> bool:
-    """Whether the step that is being taken ends with a line in the logs; a batch that only accumulates does not."""
-    every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-    due = bool(every) and (trainer.global_step + 1) % every == 0
-    return due and not trainer.fit_loop.epoch_loop._should_accumulate()
 
 
 def _batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:

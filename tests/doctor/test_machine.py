@@ -1,17 +1,21 @@
-"""Machines that nobody here has, described by data, and what is said of them."""
+"""What is said of machines that nobody here has."""
 
 from __future__ import annotations
 
-import dataclasses
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nest_ssl.doctor import machine
-from nest_ssl.doctor.facts import Facts, Gpu
-from nest_ssl.doctor.finding import Finding, would_stop
+from nest_ssl.doctor.facts import EXTRAS, Facts, Gpu
+from nest_ssl.doctor.finding import Finding, gigabytes, would_stop
+from tests.doctor.machines import INSTALLED, made_up
 
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 A100 = Gpu("NVIDIA A100", 80 * 10**9, "8.0", bf16=True)
 T4 = Gpu("Tesla T4", 16 * 10**9, "7.5", bf16=False)
 Check = Callable[[Facts], Finding]
@@ -45,26 +49,30 @@ Check = Callable[[Facts], Finding]
         (machine.load, {"load": None}, "ok", "unknown"),
         (machine.memory, {}, "ok", "12 GB of it available"),
         (machine.memory, {"available": 2 * 10**9}, "warning", "+size=small"),
+        (machine.shared_memory, {"shared_memory": 8 * 10**9}, "ok", "8 GB free in /dev/shm"),
+        (machine.shared_memory, {"shared_memory": 64 * 10**6}, "note", "--shm-size"),
+        (machine.shared_memory, {"shared_memory": None}, "ok", "none needed"),
         (machine.start_method, {"start_method": "fork"}, "ok", "at once"),
         (machine.start_method, {"start_method": "spawn"}, "note", '`if __name__ == "__main__":`'),
         (machine.open_files, {"open_files": 256}, "warning", "ulimit -n"),
         (machine.open_files, {"open_files": -1}, "ok", "no limit"),
         (machine.open_files, {"open_files": None}, "ok", "no limit"),
         (machine.long_paths, {"long_paths": False}, "warning", "260 characters"),
-        (machine.packages, {"packages": {"lhotse": None, "wandb": "1.0"}}, "note", "nest_ssl[lhotse]"),
-        (machine.packages, {"packages": {"wandb": "1.0"}}, "ok", "wandb 1.0"),
+        (machine.packages, {"packages": {**INSTALLED, "lhotse": None}}, "note", "lhotse for model.train_ds.use_lhotse"),
+        (machine.packages, {"packages": {**INSTALLED, "onnxruntime": None}}, "note", ": export for nest-ssl export"),
+        (machine.packages, {}, "ok", "wandb 1.0"),
         (machine.nemo, {}, "note", "nest-ssl align"),
         (machine.nemo, {"nemo": "/opt/nemo/bin/python"}, "ok", "/opt/nemo"),
     ],
 )
 def test_every_machine_is_told_what_concerns_it(check: Check, facts: dict[str, Any], state: str, says: str) -> None:
-    finding = check(dataclasses.replace(Facts(), **facts))
+    finding = check(made_up(**facts))
     assert finding.state == state
     assert says in f"{finding.found} {finding.advice}"
 
 
 def test_warnings_and_problems_come_with_something_to_do() -> None:
-    poor = Facts(
+    poor = made_up(
         python=(3, 8, 0),
         torch="1.0",
         vector_kernels="DEFAULT",
@@ -90,3 +98,34 @@ def test_this_machine_can_be_described() -> None:
     assert 0 < here.available <= here.memory
     assert len(machine.check_machine(here)) > 10
     assert here.machine.cuda_devices == len(here.gpus)
+    assert "shared memory" in [finding.name for finding in machine.check_machine(here)]
+
+
+def test_a_fact_that_was_not_looked_up_is_an_error() -> None:
+    with pytest.raises(TypeError, match="vector_kernels"):
+        Facts(system="Linux")  # type: ignore[call-arg]
+
+
+def test_the_newest_python_is_the_newest_that_the_package_claims() -> None:
+    claimed = re.findall(r'"Programming Language :: Python :: (\d+)\.(\d+)"', PROJECT.read_text())
+    versions = sorted((int(major), int(minor)) for major, minor in claimed)
+    assert (versions[0], versions[-1]) == (machine.OLDEST_PYTHON, machine.NEWEST_TESTED_PYTHON)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="tomllib is newer")
+def test_every_extra_that_adds_to_a_run_is_looked_for() -> None:
+    import tomllib
+
+    offered = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    for_runs = {name: wanted for name, wanted in offered.items() if name not in ("dev", "docs")}
+    assert {name: set(extra.packages) for name, extra in EXTRAS.items()} == {
+        name: {package.partition(">=")[0] for package in wanted} for name, wanted in for_runs.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 MB"), (64e6, "64 MB"), (2.43e9, "2.43 GB"), (19e9, "19 GB"), (99.6e9, "100 GB"), (1.234e12, "1,234 GB")],
+)
+def test_sizes_have_three_digits_and_no_exponent(count: float, text: str) -> None:
+    assert gigabytes(count) == text

@@ -13,12 +13,13 @@ import pytest
 from nest_ssl.doctor.facts import Facts, Gpu
 from nest_ssl.doctor.finding import Finding
 from nest_ssl.doctor.plan import Plan, make_plan
-from nest_ssl.doctor.plan_checks import check_plan
+from nest_ssl.doctor.plan_checks import check_plan, check_shared_memory, workers_with_room
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
+from tests.doctor.machines import made_up
 
 Command = Callable[..., CommandLine]
-LAPTOP = Facts(cores=4, usable_cores=4)
+LAPTOP = made_up(cores=4, usable_cores=4)
 
 
 def plan(command: CommandLine, facts: Facts = LAPTOP) -> Plan:
@@ -101,6 +102,38 @@ def test_shared_memory_is_held_against_what_workers_fill(command: Command, free:
     (finding,) = named(findings(asked, shared_memory=free), "shared memory")
     assert finding.state == state
     assert state == "ok" or "--shm-size" in finding.advice
+
+
+def test_shared_memory_is_held_against_what_is_recommended_too(command: Command) -> None:
+    container = dataclasses.replace(LAPTOP, shared_memory=64 * 10**6)
+    made = plan(command("model.train_ds.num_workers=0", "model.train_ds.batch_size=1"), container)
+    assert not named(check_plan(made, container), "shared memory")
+    (small,) = check_shared_memory(made, container, num_workers=1)
+    (large,) = check_shared_memory(made, container, num_workers=4, batch_size=12)
+    assert (small.state, large.state) == ("ok", "warning")
+
+
+def test_no_more_workers_than_their_batches_find_room(command: Command) -> None:
+    made = plan(command("model.train_ds.batch_size=4"))
+    container = dataclasses.replace(LAPTOP, shared_memory=64 * 10**6)
+    room = workers_with_room(made, container, 8)
+    assert 0 < room < 8
+    assert [
+        finding.state
+        for workers in (room, room + 1)
+        for finding in check_shared_memory(made, container, num_workers=workers)
+    ] == ["ok", "warning"]
+    assert workers_with_room(made, container, 8, batch_size=10**6) == 0
+    assert workers_with_room(made, LAPTOP, 8) == 8
+
+
+def test_processes_share_one_shared_memory(command: Command) -> None:
+    gpu = Gpu("some", 10**10, "8.0", bf16=True)
+    needed = [
+        named(findings(command("model.train_ds.num_workers=2"), gpus=gpus, shared_memory=10**12), "shared memory")
+        for gpus in ((gpu,), (gpu, gpu))
+    ]
+    assert [finding.found.split(", ")[1].split(" fill")[0] for (finding,) in needed] == ["2 workers", "2 x 2 workers"]
 
 
 def test_windows_has_no_fsdp(command: Command) -> None:

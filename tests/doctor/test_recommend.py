@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -44,6 +45,43 @@ def test_lengths_that_were_only_predicted_decide_what_fits_too() -> None:
     assert advice.overrides == ("model.train_ds.batch_size=4",)
 
 
+UNTRIED = Bucket(60.0, (), None, measured=False, saturated=False)
+CUT_SHORT = dataclasses.replace(bucket(4.1, 0, {1: 1.0}), largest=None, measured=False, saturated=False)
+
+
+@pytest.mark.parametrize(
+    ("buckets", "train_ds", "says"),
+    [
+        ([CUT_SHORT, UNTRIED], {"batch_size": 2}, "no time to tell whether 2 x 60 s fits"),
+        ([CUT_SHORT], {"batch_size": 2}, "no time to tell whether 2 x 4.1 s fits"),
+        ([*BUCKETS, UNTRIED], {"batch_size": 2}, "no time to tell whether 2 x 60 s fits"),
+        ([CUT_SHORT, UNTRIED], {"batch_duration": 120}, "no time to tell whether 2 x 60 s fits"),
+        ([CUT_SHORT], {"batch_size": 1}, "it fits, and there was no time to try larger ones"),
+    ],
+)
+def test_a_batch_of_which_nobody_can_tell_is_kept(buckets: list[Bucket], train_ds: dict[str, Any], says: str) -> None:
+    advice = batch_advice(buckets, train_ds, accumulate=1, utterances=None)
+    assert advice is not None
+    assert advice.overrides == ()
+    assert says in advice.reason
+
+
+def test_an_overflow_of_short_clips_counts_although_longer_ones_were_not_tried() -> None:
+    advice = batch_advice([BUCKETS[-1], UNTRIED], {"batch_size": 24}, accumulate=1, utterances=None)
+    assert advice is not None
+    assert advice.overrides == ("model.train_ds.batch_size=12", "trainer.accumulate_grad_batches=2")
+    assert advice.reason.startswith("24 clips of 20 s do not fit, 12 do")
+
+
+def test_a_batch_below_the_one_that_overflowed_may_not_fit() -> None:
+    overflowed = (*bucket(5.0, 4, {4: 1.0}).outcomes, Outcome(Trial(8, 5.0), None))
+    one = Bucket(5.0, overflowed, 4, measured=True, saturated=False)
+    told = [batch_advice([one], {"batch_size": clips}, accumulate=1, utterances=None) for clips in (6, 8)]
+    assert [advice.reason.split(",")[0] for advice in told if advice] == [
+        *("6 clips of 5 s may not fit", "8 clips of 5 s do not fit"),
+    ]
+
+
 def test_no_batch_is_larger_than_the_data() -> None:
     advice = batch_advice(BUCKETS, {"batch_size": 2}, accumulate=1, utterances=5)
     assert advice is not None
@@ -61,10 +99,11 @@ def test_a_precision_is_recommended_only_if_it_is_faster(speed: float, overrides
     assert precision_advice(now, other).overrides == overrides
 
 
-def choose(alone: float, step: float, most: int) -> Workers:
-    """Loading that is shared out evenly among processes."""
+def choose(alone: float, step: float, most: int, tries: int = 9) -> Workers:
+    """Loading that is shared out evenly among processes, with time to try so many numbers of them."""
+    left = iter([1.0] * tries)
     return choose_workers(
-        lambda workers: Loading(workers, alone / max(1, workers)), step, most=most, remaining=lambda: 1.0
+        lambda workers: Loading(workers, alone / max(1, workers)), step, most=most, remaining=lambda: next(left, 0.0)
     )
 
 
@@ -76,6 +115,7 @@ def choose(alone: float, step: float, most: int) -> Workers:
         (3.0, 1.0, 8, 4, True),
         (20.0, 1.0, 8, 8, False),
         (20.0, 1.0, 1, 1, False),
+        (20.0, 1.0, 0, 0, False),
     ],
 )
 def test_the_fewest_processes_that_keep_up(alone: float, step: float, most: int, workers: int, keeps_up: bool) -> None:
@@ -91,3 +131,38 @@ def test_the_configured_number_is_kept_if_it_is_that() -> None:
         "a batch loads in 3 s, a step takes 1 s; with 4 the next is there in 0.75 s",
     )
     assert "bottleneck" in workers_advice(choose(20.0, 1.0, 8), configured=0, gpu=True).reason
+
+
+def loaded(*seconds: float, cut_short: bool) -> Workers:
+    """Beside steps of 2 s: without processes, with one, with two; none of them keeps up."""
+    tried = tuple(Loading(workers, taken) for workers, taken in enumerate(seconds))
+    return Workers(tried, 2.0, tried[-1], keeps_up=False, cut_short=cut_short)
+
+
+@pytest.mark.parametrize(
+    ("workers", "says", "says_not"),
+    [
+        (loaded(0.22, cut_short=True), "no time to try processes", "bottleneck"),
+        (loaded(5.0, cut_short=True), "bottleneck; there was no time to try processes", "more ("),
+        (loaded(9.0, 5.0, 3.0, cut_short=True), "bottleneck; there was no time to try more", "processes ("),
+        (loaded(9.0, 5.0, 3.0, cut_short=False), "loading is the bottleneck", "no time"),
+    ],
+)
+def test_loading_is_the_bottleneck_only_if_it_takes_longer_than_a_step(
+    workers: Workers, says: str, says_not: str
+) -> None:
+    reason = workers_advice(workers, configured=0, gpu=True).reason
+    assert says in reason
+    assert says_not not in reason
+
+
+def test_time_that_is_over_is_said_only_if_processes_could_have_helped() -> None:
+    assert not choose(0.05, 2.0, 8, tries=0).cut_short
+    assert not choose(0.22, 2.0, 0, tries=0).cut_short
+    assert choose(0.22, 2.0, 8, tries=0) == loaded(0.22, cut_short=True)
+
+
+@pytest.mark.parametrize(("configured", "overrides"), [(8, ()), (1, ("model.train_ds.num_workers=2",))])
+def test_processes_that_there_was_no_time_for_are_not_advised_against(configured: int, overrides: tuple[str]) -> None:
+    workers = loaded(9.0, 5.0, 3.0, cut_short=True)
+    assert workers_advice(workers, configured, gpu=True).overrides == overrides

@@ -66,6 +66,38 @@ def test_a_length_of_which_none_fits_has_nothing_useful() -> None:
     assert (bucket.largest, bucket.useful) == (0, None)
 
 
+def test_what_was_neither_measured_nor_predicted_is_not_known() -> None:
+    machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # two clips of 2 s, and the time is over
+    short, *longer = machine.search(may_overflow=False)
+    assert (short.largest, short.measured, short.tried) == (None, False, 2)
+    assert [short.fits(clips) for clips in (1, 2, 3)] == [True, True, None]
+    assert [(bucket.largest, bucket.outcomes, bucket.fits(1)) for bucket in longer] == [(None, (), None)] * 2
+
+
+def test_clips_of_one_length_predict_no_longer_ones() -> None:
+    outcomes = [Outcome(Trial(clips, 2.0), 1.0, int(LAW.peak(clips, 2.0)), int(LAW.always)) for clips in (1, 2, 4)]
+    search = Search(Simulated(80e9).measure, Limits(int(80e9), False), lambda: 0.0, lambda text: None)
+    search.outcomes = outcomes
+    short, long = search.buckets([2.0, 20.0])
+    assert short.largest == pytest.approx(LAW.largest(2.0, 80e9), abs=1)
+    assert long.largest is None
+
+
+def test_a_length_that_looked_too_large_at_first_is_tried_when_more_is_known() -> None:
+    machine = Simulated(20e9, fixed=100.0)
+    bound = LAW.always + (LAW.peak(1, 2.0) - LAW.always) * (40.0 / 2.0) ** 2  # all that one clip of 2 s tells
+    assert LAW.peak(1, 40.0) < machine.memory < bound
+    long = machine.search(may_overflow=False, lengths=[2.0, 40.0])[-1]
+    assert long.tried == 1
+    assert long.largest == pytest.approx(LAW.largest(40.0, machine.memory), abs=1)
+
+
+def test_between_what_fits_and_what_overflowed_nobody_can_tell() -> None:
+    outcomes = [Outcome(Trial(4, 2.0), 1.0), Outcome(Trial(8, 2.0), None)]
+    bucket = Bucket(2.0, tuple(outcomes), 4, measured=True, saturated=False)
+    assert [bucket.fits(clips) for clips in (4, 6, 8, 9)] == [True, None, False, False]
+
+
 @pytest.mark.parametrize("time", [0.5, 3.0, 20.0])
 def test_the_time_given_is_kept(time: float) -> None:
     machine = Simulated(80e9, fixed=0.2, second=0.02, time=time)

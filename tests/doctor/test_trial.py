@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
+from nest_ssl.doctor import trial as trial_module
 from nest_ssl.doctor.bench import Bench, OutOfTime, StartError
-from nest_ssl.doctor.cost import fit_memory
+from nest_ssl.doctor.cost import MemoryCost, fit_memory
 from nest_ssl.doctor.diagnosis import Diagnosis, Request, diagnose
 from nest_ssl.doctor.facts import Facts
 from nest_ssl.doctor.loading import time_loader
 from nest_ssl.doctor.plan import load_train, make_plan
-from nest_ssl.doctor.steps import Trial
-from nest_ssl.doctor.trial import run_trial
+from nest_ssl.doctor.steps import Outcome, Trial
+from nest_ssl.doctor.trial import TrialReport, run_trial
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from nest_ssl.training.run import train
+from tests.doctor.machines import made_up
 
 MORE, LESS = 1.1, 0.75  # than predicted: what a batch may need, as the allocator has it
 GIGABYTE = 10**9
@@ -85,11 +87,97 @@ def test_a_trial_keeps_to_its_time(command: Command) -> None:
     assert report.buckets or "the time was over" in report.findings[0].found
 
 
+class MadeUpBench:
+    """Steps of so many seconds, of a second of audio if saturated; memory by a law; time for so many trials."""
+
+    LAW = MemoryCost(always=10**9, second=10**6, square=10**4)
+
+    def __init__(self, trials: int, seconds: float = 0.1, memory: float = 19e9, saturated: bool = False) -> None:
+        self.left, self.seconds, self.memory, self.saturated = trials, seconds, memory, saturated
+
+    def __call__(self, *arguments: object) -> MadeUpBench:
+        return self
+
+    def __enter__(self) -> MadeUpBench:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def measure(self, trial: Trial) -> Outcome:
+        if not self.left:
+            raise OutOfTime
+        self.left -= 1
+        peak = self.LAW.peak(trial.batch_size, trial.seconds)
+        seconds = self.seconds * (trial.audio if self.saturated else 1)
+        return Outcome(trial, seconds if peak <= self.memory else None, int(peak), int(self.LAW.always))
+
+
+@pytest.fixture
+def tried(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialReport]:
+    """A trial in a made-up process on a made-up machine."""
+    monkeypatch.setattr(trial_module, "available_memory", lambda: 19 * GIGABYTE)
+
+    def run(bench: MadeUpBench, batch_size: int = 2, **facts: Any) -> TrialReport:
+        monkeypatch.setattr(trial_module, "Bench", bench)
+        machine = made_up(**facts)
+        asked = command(f"model.train_ds.batch_size={batch_size}", "model.train_ds.num_workers=0")
+        return run_trial(make_plan(load_config(asked), machine), machine, 60.0, (4.1, 12.0), lambda share, text: None)
+
+    return run
+
+
+@pytest.mark.parametrize("trials", [1, 2])
+def test_a_trial_that_ran_out_of_time_keeps_the_batch_and_says_why(
+    tried: Callable[..., TrialReport], trials: int
+) -> None:
+    report = tried(MadeUpBench(trials))
+    assert {bucket.largest for bucket in report.buckets} == {None}
+    assert report.advice[0].overrides == ()
+    assert "no time to tell whether 2 x 12" in report.advice[0].reason
+    assert "--minutes" in report.advice[0].reason
+
+
+def test_the_time_that_is_left_after_the_search_goes_to_the_batch_that_is_configured(
+    tried: Callable[..., TrialReport], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut_short(search: Any, lengths: list[float], precision: str) -> Any:
+        search.try_once(Trial(1, lengths[0], precision))
+        return search.buckets(lengths)
+
+    monkeypatch.setattr(trial_module.Search, "run", cut_short)
+    report = tried(MadeUpBench(9))
+    assert report.advice[0].reason.startswith("batch_size=2: it fits")
+
+
+def test_a_prediction_that_proves_wrong_is_not_recommended(tried: Callable[..., TrialReport]) -> None:
+    less = MadeUpBench.LAW.peak(3, 12.0)  # than there seems to be; speed stops growing before that is noticed
+    report = tried(MadeUpBench(99, seconds=0.01, memory=less, saturated=True), batch_size=8)
+    assert report.verified is not None
+    assert (report.verified.trial.batch_size, report.verified.fits) == (8, False)
+    assert report.overrides[:2] == ["model.train_ds.batch_size=2", "trainer.accumulate_grad_batches=4"]
+
+
+def test_workers_are_not_tried_where_their_batches_find_no_room(tried: Callable[..., TrialReport]) -> None:
+    report = tried(MadeUpBench(9, seconds=1e-4), shared_memory=1000)
+    assert report.workers is not None
+    assert [loading.workers for loading in report.workers.tried] == [0]
+    (finding,) = [finding for finding in report.findings if finding.name == "shared memory"]
+    assert finding.state == "warning"
+    assert "--shm-size" in finding.advice
+
+
 def test_loading_is_timed_with_and_without_processes(command: Command) -> None:
     model = settings(command())
     for workers in (0, 1):
         loader = load_train(model, num_workers=workers, batch_size=2)
         assert 0 < time_loader(loader, workers, seconds=1.0).seconds < 10
+
+
+def test_a_loader_of_one_batch_takes_time_too(command: Command) -> None:
+    loader = load_train(settings(command()), num_workers=0, batch_size=12)
+    assert len(loader) == 1
+    assert time_loader(loader, 0, seconds=1.0).seconds > 1e-4
 
 
 @pytest.fixture(scope="module")

@@ -126,3 +126,31 @@ def test_two_processes_report_what_one_does_of_the_whole_batch(tmp_path: Path) -
     assert set(ours) == set(theirs)
     for name in {*theirs} - {"audio_seconds_per_second", "data_wait_share", "train_step_timing in s"}:
         assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+
+
+SLOW_SECOND = """
+import os, sys, time
+from pathlib import Path
+import nest_ssl.data.dataset as dataset
+from nest_ssl.training.run import main
+load = dataset.AudioNoiseDataset.__getitem__
+def slow(self, index):
+    time.sleep(0.3 if os.environ.get("LOCAL_RANK") == "1" else 0)
+    return load(self, index)
+dataset.AudioNoiseDataset.__getitem__ = slow
+sys.exit(main(sys.argv[2:], config_dir=Path(sys.argv[1])))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
+def test_the_wait_of_any_process_is_the_wait_of_all(tmp_path: Path) -> None:
+    """The first one waits within its steps, for the second, whose data is slow: it must not take that for work."""
+    corpus = utterances_of_one_length(tmp_path / "corpus", 16)
+    script = tmp_path / "slow.py"
+    script.write_text(SLOW_SECOND, encoding="utf-8")
+    _, *overrides = command(corpus, *EQUAL_HALVES, *TWO, "trainer.max_steps=8", "trainer.log_every_n_steps=4")
+    run(tmp_path / "two", [str(script), str(CONFIG), *overrides])
+    found = scalars(next((tmp_path / "two").rglob("events.out*")).parent)
+    assert found["data_wait_share"][-1] > 0.3
+    assert "compute is the bottleneck" not in (tmp_path / "two" / "log.txt").read_text(encoding="utf-8")

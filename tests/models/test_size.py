@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from omegaconf import OmegaConf
 from nest_ssl.errors import ConfigError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.models.parts import build_parts
-from nest_ssl.models.size import check_size, machine_memory, part_bytes
+from nest_ssl.models.size import check_size, part_bytes
 from nest_ssl.modules import ConformerEncoder, MultiSoftmaxDecoder
 from nest_ssl.testing import small_config
 
@@ -156,9 +155,3 @@ def test_all_sizes_of_the_paper_fit_a_common_machine() -> None:
     for size in ("small", "medium", "large", "xlarge"):
         config = OmegaConf.merge(OmegaConf.load(CONFIG), OmegaConf.load(CONFIG.parent / "size" / f"{size}.yaml"))
         check_size(OmegaConf.to_container(config.model, resolve=True), "model", 4 * 10**9, "")  # type: ignore[arg-type]
-
-
-def test_the_machines_memory_is_known() -> None:
-    assert 2**28 < machine_memory() < 2**50
-    if hasattr(os, "sysconf"):
-        assert machine_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

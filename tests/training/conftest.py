@@ -19,7 +19,7 @@ class Regression(pl.LightningModule):
     """One linear layer; the validation losses that it reports are given, in order."""
 
     cfg = None  # what an archive holds beside the weights
-    dropped_gradients = False
+    step_left_out = False
 
     def __init__(self, val_losses: Sequence[float] = (), samples: int = 6) -> None:
         super().__init__()

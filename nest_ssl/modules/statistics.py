@@ -1,0 +1,31 @@
+"""What batch norm remembers of the batches it has seen, kept aside while a step may still turn out to be void."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+
+class RunningStatistics:
+    """The running means and variances of a model, as they are and as they were."""
+
+    def __init__(self, model: nn.Module) -> None:
+        norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+        self._now = [buffer for norm in norms for buffer in norm.buffers()]
+        self._before = [buffer.clone() for buffer in self._now]
+        self._means = [buffer for buffer in self._now if buffer.is_floating_point()]
+
+    def keep(self) -> None:
+        """Remember this moment."""
+        if self._now:
+            torch._foreach_copy_(self._before, self._now)
+
+    def finite(self) -> Tensor | None:
+        """Whether all of them are, told on the device; None if there are none."""
+        return torch.stack(torch._foreach_norm(self._means)).isfinite().all() if self._means else None
+
+    def put_back(self) -> None:
+        """Return to it."""
+        if self._now:
+            torch._foreach_copy_(self._now, self._before)
