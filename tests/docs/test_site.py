@@ -9,16 +9,21 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from tools.site_hooks import on_page_markdown
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ENGLISH_ONLY = {"architecture", "api", "benchmarks"}  # for engineers, or figures
+GENERATED = {"configuration", "parity"}  # by commands that have tests of their own
 PAGES = sorted(path.stem for path in DOCS.glob("*.md") if not path.name.endswith(".zh.md"))
 TRANSLATED = [(DOCS / f"{page}.md", DOCS / f"{page}.zh.md") for page in PAGES if page not in ENGLISH_ONLY]
 TRANSLATED.append((ROOT / "README.md", ROOT / "README.zh.md"))
+BY_HAND = [(english, chinese) for english, chinese in TRANSLATED if english.stem not in GENERATED]
 
 
 class Page(HTMLParser):
@@ -77,8 +82,12 @@ def _dead_links(pages: dict[Path, Page], site: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "README.zh.md", *DOCS.glob("*.md")], ids=lambda p: p.name)
 def test_links_work_in_the_repository_too(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    assert [link for link in _links(page) if not (page.parent / link).exists()] == []
+
+
+def _links(page: Path) -> list[str]:
+    """Files that a page links to or shows, as it names them."""
+    return re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -98,15 +107,59 @@ def test_both_languages_have_the_same_sections_and_commands(english: Path, chine
     assert _commands(english) == _commands(chinese)
 
 
+@pytest.mark.parametrize(("english", "chinese"), TRANSLATED, ids=lambda path: path.name)
+def test_both_languages_have_the_same_tables(english: Path, chinese: Path) -> None:
+    assert _tables(english) == _tables(chinese)
+
+
+@pytest.mark.parametrize(("english", "chinese"), BY_HAND, ids=lambda path: path.name)
+def test_both_languages_name_the_same_keys_files_and_options(english: Path, chinese: Path) -> None:
+    assert _code_spans(english) ^ _code_spans(chinese) == set()
+
+
+@pytest.mark.parametrize(("english", "chinese"), TRANSLATED, ids=lambda path: path.name)
+def test_a_chinese_page_leads_to_chinese_pages_and_pictures(english: Path, chinese: Path) -> None:
+    targets = [(chinese.parent / link).resolve() for link in _links(chinese)]
+    astray = [target for target in targets if target.with_suffix(f".zh{target.suffix}").exists()]
+    assert [target for target in astray if target != english] == []
+
+
+@pytest.mark.parametrize(("english", "chinese"), BY_HAND, ids=lambda path: path.name)
+def test_a_page_links_to_itself_in_the_other_language(english: Path, chinese: Path) -> None:
+    for page, other in ((english, chinese), (chinese, english)):
+        assert other.name in _links(page)
+        if page.parent == DOCS:  # the site has a switch of languages instead
+            shown = on_page_markdown(
+                page.read_text(encoding="utf-8"), SimpleNamespace(file=SimpleNamespace(src_uri=page.name))
+            )
+            assert f"({other.name})" not in shown
+
+
 def _sections(page: Path) -> list[int]:
     """Levels of the headings, in order."""
-    text = re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text(encoding="utf-8"))
-    return [len(marks) for marks in re.findall(r"(?m)^(#+) ", text)]
+    return [len(marks) for marks in re.findall(r"(?m)^(#+) ", _prose(page))]
+
+
+def _prose(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text(encoding="utf-8"))
+
+
+def _tables(page: Path) -> list[list[int]]:
+    """The number of cells in each row of each table, in order."""
+    tables = re.findall(r"(?m)(?:^ *\|.*\|\n?)+", _prose(page))
+    return [[len(re.findall(r"(?<!\\)\|", row)) - 1 for row in table.splitlines()] for table in tables]
+
+
+def _code_spans(page: Path) -> set[str]:
+    """What stands between backticks: names and values, which are not translated."""
+    spans = re.findall(r"(`+)(.+?)\1(?!`)", _prose(page), re.DOTALL)
+    return {" ".join(span.split()) for _, span in spans}
 
 
 def _commands(page: Path) -> list[str]:
     """Code blocks without comments, which are translated."""
-    blocks = re.findall(r"(?ms)^ *```(?:bash|python)\n(.*?)^ *```", page.read_text(encoding="utf-8"))
+    blocks = re.findall(r"(?ms)^ *```(?:bash|powershell|python)\n(.*?)^ *```", page.read_text(encoding="utf-8"))
     return [re.sub(r"\s+#.*|^#.*", "", line).strip() for block in blocks for line in block.splitlines()]
 
 
