@@ -1,4 +1,4 @@
-"""Set nest_ssl up and run it, given nothing but Python 3.10 or newer: `python start.py --help` explains.
+"""Set nest_ssl up and run it, given nothing but Python 3.10 to 3.13: `python start.py --help` explains.
 
 Only the standard library and no shell, so that it works alike on Linux, Windows and macOS.
 """
@@ -6,8 +6,14 @@ Only the standard library and no shell, so that it works alike on Linux, Windows
 # No `from __future__ import annotations` here: an older Python has to get as far as the message below.
 import sys
 
-if sys.version_info < (3, 10):  # noqa: UP036 - the one file that an older Python may be asked to run
-    sys.exit("nest_ssl needs Python 3.10 or newer, and this is {}.{}: use a newer one".format(*sys.version_info[:2]))
+if not (3, 10) <= sys.version_info[:2] <= (3, 13):  # what constraints.txt is tested with, as in pyproject.toml
+    sys.exit(
+        "nest_ssl needs Python {}, and this is {}.{}: install one, then {} start.py".format(
+            "3.10 or newer" if sys.version_info < (3, 10) else "3.13 or older",
+            *sys.version_info[:2],
+            "py -3.13" if sys.platform == "win32" else "python3.13",
+        )
+    )
 
 import difflib
 import hashlib

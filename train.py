@@ -3,10 +3,20 @@
 import sys
 from pathlib import Path
 
-try:
-    from nest_ssl.training.run import main
-except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed here; activate .venv, or type: python start.py train ...")
+CONFIG = Path(__file__).resolve().parent / "config"
+
+
+def main() -> int:
+    try:
+        if not {"-h", "--help"}.isdisjoint(sys.argv):
+            from nest_ssl.training.command_line import parse_command_line
+
+            parse_command_line(sys.argv[1:], CONFIG)  # shows the help and leaves, with nothing heavy loaded
+        from nest_ssl.training.run import main as train
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed here; activate .venv, or type: python start.py train ...")
+    return train(config_dir=CONFIG)
+
 
 if __name__ == "__main__":
-    sys.exit(main(config_dir=Path(__file__).resolve().parent / "config"))
+    sys.exit(main())

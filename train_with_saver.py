@@ -6,10 +6,20 @@ python train_with_saver.py trainer.max_steps=1 output_dir=./saved_nest_outputs s
 import sys
 from pathlib import Path
 
-try:
-    from nest_ssl.alignment.nest_side import main
-except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+CONFIG = Path(__file__).resolve().parent / "config"
+
+
+def main() -> int:
+    try:
+        if not {"-h", "--help"}.isdisjoint(sys.argv):
+            from nest_ssl.training.command_line import parse_command_line
+
+            parse_command_line(sys.argv[1:], CONFIG, "train_with_saver.py")  # as in train.py
+        from nest_ssl.alignment.nest_side import main as train_and_record
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+    return train_and_record(config_dir=CONFIG)
+
 
 if __name__ == "__main__":
-    sys.exit(main(config_dir=Path(__file__).resolve().parent / "config"))
+    sys.exit(main())

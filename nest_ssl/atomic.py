@@ -6,12 +6,16 @@ import contextlib
 import glob
 import io
 import os
+import platform
+import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _FLUSH_EVERY = 64 * 2**20  # bytes
+_NOBODYS_AFTER = 24 * 3600  # seconds without a change: longer than anything takes to write
 
 
 @contextlib.contextmanager
@@ -25,7 +29,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         with contextlib.suppress(OSError):  # Windows keeps a file that is still open
             leftover.unlink()
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
     try:
         yield temporary
         _flush_to_disk(temporary)
@@ -34,6 +38,37 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
     if os.name == "posix":
         _flush_to_disk(path.parent, os.O_RDONLY)  # the new name itself; Windows cannot open a folder
+
+
+def remove_leftovers(folder: Path, names: str) -> None:
+    """Remove what killed processes have left of files with such names (`*.ckpt`); not what a living one may be writing.
+
+    Call it before this process writes anything there.
+    """
+    for leftover in folder.glob(f".{names}.*.tmp"):
+        with contextlib.suppress(OSError):  # somebody else was faster; Windows keeps a file that is still open
+            if os.name != "posix" or not _may_be_in_use(leftover):
+                leftover.unlink()
+
+
+def _machine() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _may_be_in_use(temporary: Path) -> bool:
+    """Whether its process lives; of another machine's nothing is known but when the file changed last."""
+    machine, _, process = temporary.name.split(".")[-2].partition("-")
+    pid = process.partition("-")[0]
+    if machine == _machine() and pid.isdecimal():
+        if int(pid) == os.getpid():  # an earlier process with our number: containers begin to count anew
+            return False
+        try:
+            os.kill(int(pid), 0)  # only asks
+        except ProcessLookupError:
+            return False
+        except OSError:  # it lives, and is somebody else's
+            pass
+    return time.time() - temporary.stat().st_mtime < _NOBODYS_AFTER
 
 
 def open_streaming(path: Path | str) -> io.BufferedWriter:

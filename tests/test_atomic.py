@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from nest_ssl import atomic
-from nest_ssl.atomic import atomic_write
+from nest_ssl.atomic import atomic_write, remove_leftovers
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
@@ -103,3 +105,46 @@ def test_a_file_system_that_takes_no_advice_is_written_to_all_the_same(
         file.write(bytes(100_000))
     assert asked
     assert (tmp_path / "file.bin").stat().st_size == 100_000
+
+
+def leave_half(folder: Path, name: str, then: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """A process that writes `name` and dies of a signal, or waits for its end; the file that it was writing."""
+    code = f"""
+import os, signal, sys
+from nest_ssl.atomic import atomic_write
+with atomic_write({str(folder / name)!r}) as temporary:
+    temporary.write_bytes(b"half")
+    print(temporary, flush=True)
+    {then}
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().decode().strip())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_what_dead_processes_left_is_removed_and_what_living_ones_write_is_not(tmp_path: Path) -> None:
+    dead, left = leave_half(tmp_path, "step=1-last.ckpt", "os.kill(os.getpid(), signal.SIGKILL)")
+    alive, being_written = leave_half(tmp_path, "step=2-last.ckpt", "sys.stdin.read()")
+    dead.wait()
+    for name in (".a.nemo.0123abcd.tmp", "a.ckpt", ".b.ckpt.tmp"):
+        (tmp_path / name).write_bytes(b"something else")
+    assert left.exists()
+    remove_leftovers(tmp_path, "*.ckpt")
+    assert not left.exists()
+    assert being_written.exists()
+    alive.communicate()
+    assert alive.returncode == 0
+    remaining = {path.name for path in tmp_path.iterdir()}
+    assert remaining == {".a.nemo.0123abcd.tmp", "a.ckpt", ".b.ckpt.tmp", "step=2-last.ckpt"}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows removes what nobody has open")
+def test_what_another_machine_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    young, old = tmp_path / ".a.ckpt.ffffffff-1-0123abcd.tmp", tmp_path / ".b.ckpt.ffffffff-1-0123abcd.tmp"
+    for path in (young, old):
+        path.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    remove_leftovers(tmp_path, "*.ckpt")
+    assert young.exists()
+    assert not old.exists()

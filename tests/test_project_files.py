@@ -1,8 +1,10 @@
-"""The files around the code: a workflow that GitHub can run, a citation that tools can read, versions that agree."""
+"""The files around the code: a workflow that GitHub can run, hooks that pass, a citation that tools can read."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +18,9 @@ import start
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = ROOT / ".github" / "workflows" / "tests.yml"
 CITATION = ROOT / "CITATION.cff"
+in_a_clone = pytest.mark.skipif(
+    not (ROOT / ".git").exists() or shutil.which("git") is None, reason="not a clone, or there is no git"
+)
 
 
 @pytest.mark.parametrize(
@@ -31,8 +36,8 @@ def test_follows_its_schema(path: Path, schema: str) -> None:
 
 def test_the_workflow_runs_tasks_that_exist_on_the_pythons_that_are_declared() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
-    tasks = [task for task in re.findall(r"start\.py (\S+)", text) if "=" not in task]
-    assert {"test", "parity"} <= set(tasks) <= set(start.TASKS)
+    tasks = re.findall(r"start\.py *(\S*)", text)  # nothing after it: the demonstration
+    assert {"demo", "test", "parity"} <= set(tasks) <= {"", *start.TASKS}
     matrix = yaml.safe_load(text)["jobs"]["tests"]["strategy"]["matrix"]
     pythons = {*matrix["python"], *(row["python"] for row in matrix["include"])}
     declared = re.findall(r"Python :: (3\.\d+)", (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -41,3 +46,22 @@ def test_the_workflow_runs_tasks_that_exist_on_the_pythons_that_are_declared() -
 
 def test_the_citation_names_this_version() -> None:
     assert yaml.safe_load(CITATION.read_text(encoding="utf-8"))["version"] == nest_ssl.__version__
+
+
+@pytest.mark.parametrize(
+    "arguments", [["validate-config"], ["run", "codespell", "--all-files"]], ids=["valid", "spelling"]
+)
+@in_a_clone
+def test_the_hooks_before_a_commit_pass_where_the_tests_do(arguments: list[str], tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # they run `python`: ours
+    environment = {**os.environ, "PATH": path, "PRE_COMMIT_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "pre_commit", *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@in_a_clone
+def test_every_text_file_ends_its_lines_alike_on_every_system() -> None:
+    listed = subprocess.run(["git", "ls-files", "--eol"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    kinds = {(line.split()[0], line.split("attr/")[1].split("\t")[0].strip()) for line in listed.stdout.splitlines()}
+    assert kinds <= {("i/lf", "text=auto eol=lf"), ("i/none", "text=auto eol=lf"), ("i/-text", "-text")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -10,11 +11,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
+from packaging.requirements import Requirement
 
 import start
 from nest_ssl import environments
 
-OLD_PYTHON = "import sys; sys.version_info = (3, 8, 1); exec(compile(open({path!r}).read(), 'start.py', 'exec'))"
+OTHER_PYTHON = "import runpy, sys; sys.version_info = {version}; runpy.run_path({path!r}, run_name='__main__')"
+
+PROJECT = start.ROOT / "pyproject.toml"
+DECLARED = re.findall(r"Python :: (3\.\d+)", PROJECT.read_text(encoding="utf-8"))
+EVERYWHERE = Marker("python_version > '3'")
 
 
 @pytest.fixture
@@ -269,11 +276,29 @@ def test_help_explains_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"start.py {task}" in text for task in start.TASKS if task != "demo")
 
 
-def test_an_old_python_is_told_what_it_needs() -> None:
-    code = OLD_PYTHON.format(path=start.__file__)
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [("3.8", "3.10 or newer"), ("3.9", "3.10 or newer"), ("3.14", "3.13 or older"), ("4.0", "3.13 or older")],
+)
+def test_a_python_that_does_not_fit_is_told_in_one_line(version: str, expected: str) -> None:
+    finished = _started_by(version)
     assert finished.returncode == 1
-    assert finished.stderr == "nest_ssl needs Python 3.10 or newer, and this is 3.8: use a newer one\n"
+    (line,) = finished.stderr.splitlines()
+    assert line.startswith(f"nest_ssl needs Python {expected}, and this is {version}: install one, then ")
+    assert line.endswith("3.13 start.py")
+
+
+def test_the_pythons_that_are_declared_are_let_in() -> None:
+    assert [_started_by(version).returncode for version in DECLARED] == [0] * len(DECLARED)
+    oldest, beyond = DECLARED[0], f"3.{int(DECLARED[-1].split('.')[1]) + 1}"
+    assert f'requires-python = ">={oldest},<{beyond}"' in PROJECT.read_text(encoding="utf-8")
+
+
+def _started_by(version: str) -> subprocess.CompletedProcess[str]:
+    """What start.py says to a Python that calls itself this version."""
+    number = (*map(int, version.split(".")), 0)
+    command = [sys.executable, "-c", OTHER_PYTHON.format(version=number, path=start.__file__), "--help"]
+    return subprocess.run(command, cwd=start.ROOT, capture_output=True, text=True)
 
 
 def test_every_dependency_is_pinned() -> None:
@@ -282,6 +307,18 @@ def test_every_dependency_is_pinned() -> None:
     assert {"torch", "lightning", "ruff"} <= set(requirements)
     assert set(requirements) <= pins
     assert f"torch=={environments.TORCH}" in start.CONSTRAINTS.read_text().splitlines()
+
+
+def test_every_python_gets_one_version_of_each_pinned_package() -> None:
+    markers: dict[str, list[Marker]] = {}
+    for line in start.CONSTRAINTS.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            requirement = Requirement(line)
+            markers.setdefault(requirement.name, []).append(requirement.marker or EVERYWHERE)
+    for version, patch in itertools.product(DECLARED, range(20)):
+        python = {"python_version": version, "python_full_version": f"{version}.{patch}"}
+        several = {name: sum(marker.evaluate(python) for marker in found) for name, found in markers.items()}
+        assert {name: count for name, count in several.items() if count != 1} == {}
 
 
 def test_bench_runs_the_benchmarks_without_making_other_data(monkeypatch: pytest.MonkeyPatch) -> None:

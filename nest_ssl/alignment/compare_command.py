@@ -16,7 +16,7 @@ from nest_ssl.alignment.compare import Comparison, Tolerance, compare
 from nest_ssl.alignment.recorder import RecordingError, parse_steps
 from nest_ssl.alignment.recording import Recording
 from nest_ssl.alignment.text_report import text_report, verdict
-from nest_ssl.checkpoint import atomic_write
+from nest_ssl.atomic import atomic_write
 from nest_ssl.errors import NestError
 
 MATCH, MISMATCH, NOTHING_COMPARED = 0, 1, 2

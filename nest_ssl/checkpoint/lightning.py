@@ -42,12 +42,15 @@ def nemo_checkpoint_types() -> contextlib.AbstractContextManager[Any]:
     return torch.serialization.safe_globals(_STAND_INS)  # type: ignore[arg-type]
 
 
-def load_lightning_checkpoint(path: Path | str) -> dict[str, Any]:
-    """The checkpoint on the CPU; `hyper_parameters`, where there are any, as plain containers."""
+def load_lightning_checkpoint(path: Path | str, in_place: bool = False) -> dict[str, Any]:
+    """The checkpoint on the CPU; `hyper_parameters`, where there are any, as plain containers.
+
+    `in_place`, tensors stay in the file until somebody looks at them.
+    """
     path = Path(path)
     with reading(path, "a Lightning checkpoint"):
         with nemo_checkpoint_types():
-            checkpoint = load_tensors(path, [name for _, name in _STAND_INS])
+            checkpoint = load_tensors(path, [name for _, name in _STAND_INS], mmap=in_place)
         if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
             raise CheckpointError(f"{path}: not a Lightning checkpoint: it has no state_dict")
         checkpoint["state_dict"] = checked_state_dict(checkpoint["state_dict"], path)

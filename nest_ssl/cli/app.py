@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,10 @@ import typer
 from nest_ssl.cli import data
 from nest_ssl.cli.bench import bench
 from nest_ssl.cli.doctor import doctor
-from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.exits import INTERRUPTED, exit_with
 from nest_ssl.cli.export import export
 from nest_ssl.cli.features import features
-from nest_ssl.cli.options import config_folder
+from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
 
@@ -25,11 +26,27 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(data.app, name="data")
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")]
 
 
 def main() -> None:
     app()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from nest_ssl import __version__
+
+        print(f"nest-ssl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of the program itself."""
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -38,25 +55,26 @@ def train(context: typer.Context) -> None:
 
     Example: nest-ssl train --config-name nest_tiny trainer.max_steps=100
     """
+    from nest_ssl.presets import preset_folder
+    from nest_ssl.training.command_line import parse_command_line
 
-    def run() -> int:
-        from nest_ssl.training.command_line import parse_command_line
-
-        folder, program = config_folder(None), "nest-ssl train"
-        if not {"-h", "--help"}.isdisjoint(context.args):
-            parse_command_line(context.args, folder, program)  # shows the help and leaves, with nothing heavy loaded
+    folder, program = preset_folder(), "nest-ssl train"
+    if not {"-h", "--help"}.isdisjoint(context.args):
+        parse_command_line(context.args, folder, program)  # shows the help and leaves, with nothing heavy loaded
+    try:
         from nest_ssl.training.run import main as run_training
 
-        return run_training(context.args, folder, program)
-
-    exit_with(run)
+        code = run_training(context.args, folder, program)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    raise typer.Exit(code)  # the codes of train.py, where a failed run is 1
 
 
 @app.command()
 def align(
     overrides: Overrides = None,
-    config_path: Annotated[Path | None, typer.Option(help="folder of configurations; ours by default")] = None,
-    config_name: Annotated[str, typer.Option(help="file in that folder")] = "nest_fast-conformer",
+    config_path: ConfigPath = None,
+    config_name: ConfigName = "nest_fast-conformer",
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps to train")] = 2,
     save_steps: Annotated[
         str | None, typer.Option(help="steps to record whole, as 0-4 or 0,10 (first and last)")
@@ -80,10 +98,9 @@ def align(
         from nest_ssl.alignment.align import align as run_alignment
         from nest_ssl.alignment.compare import Tolerance
         from nest_ssl.alignment.text_report import summary
-        from nest_ssl.training.command_line import CommandLine
         from nest_ssl.training.console import messages
 
-        command = CommandLine(config_folder(config_path), config_name, overrides or [])
+        command = command_line(config_path, config_name, overrides)
         with messages():
             request = Request(
                 command=command,
@@ -107,6 +124,7 @@ def align(
 def convert(
     source: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
     target: Annotated[Path, typer.Argument(help=".nemo or .safetensors")],
+    as_json: Annotated[bool, typer.Option("--json", help="print what was written as JSON")] = False,
 ) -> None:
     """Rewrite a model in another format; configuration and weights stay the same.
 
@@ -114,17 +132,35 @@ def convert(
     """
 
     def run() -> int:
-        from nest_ssl.checkpoint import convert as convert_file
+        import json
 
-        convert_file(source, target)
-        print(f"wrote {target}")
+        from safetensors import SafetensorError
+
+        from nest_ssl.checkpoint import convert as convert_file
+        from nest_ssl.errors import NestError, one_line
+
+        try:
+            convert_file(source, target)
+        except SafetensorError as error:  # which is no OSError, whatever the disk said
+            raise NestError(f"{target}: cannot be written: {one_line(error)}") from error
+        if as_json:
+            print(json.dumps({"source": str(source), "target": str(target), "bytes": target.stat().st_size}, indent=2))
+        else:
+            print(f"wrote {target}")
         return 0
 
     exit_with(run)
 
 
+def _paragraphs(command: object) -> str:
+    """A docstring without its line breaks, which Typer would keep on terminals of any width."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(command) or "").split("\n\n"))
+
+
 for command in (report, doctor, features, probe, export, bench):
     app.command()(command)
+for registered in (*app.registered_commands, *data.app.registered_commands):
+    registered.help = _paragraphs(registered.callback)
 
 
 def _nemo_python(given: Path | None) -> Path:

@@ -110,6 +110,7 @@ def tar(
     min_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is shorter")] = None,
     max_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is longer")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print what was made as JSON")] = False,
 ) -> None:
     """Put a manifest's audio into tar files, which shared and spinning disks read quicker than many small files.
 
@@ -131,7 +132,7 @@ def tar(
             max_duration=max_duration,
             sort_in_shards=sort_in_shards,
         )
-        tar_command(manifest, output, options, buckets, workers)
+        tar_command(manifest, output, options, buckets, workers, as_json)
         return 0
 
     exit_with(run)

@@ -1,24 +1,68 @@
-"""How every command ends: with its exit code, and with one line on standard error if the input is at fault."""
+"""How every command ends: with its exit code, and with one line on standard error if the input is at fault.
+
+1 is a result of several commands (problems found, a difference), so that whatever fails is 2.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import traceback
 from collections.abc import Callable
 
 import typer
 
 FAILED, INTERRUPTED = 2, 130
+_CUT_OFF = 141  # what shells report for a program whose reader went away, such as head
 
 
 def exit_with(run: Callable[[], int]) -> None:
-    """Leave with the command's code."""
+    """Leave with the command's code; an error that nobody foresaw is a bug and keeps its traceback."""
     from nest_ssl.errors import NestError
 
     try:
         code = run()
+        _flush()
     except NestError as error:
-        print(f"error: {error}", file=sys.stderr)
-        code = FAILED
+        code = _fail(str(error))
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except BrokenPipeError:
+        code = _CUT_OFF
+    except OSError as error:
+        code = _fail(_told(error))
+    except Exception:
+        traceback.print_exc()
+        code = FAILED
+    _drop_unwritten()
     raise typer.Exit(code)
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return FAILED
+
+
+def _told(error: OSError) -> str:
+    from nest_ssl.errors import one_line
+
+    reason = one_line(error.strerror or error)
+    return reason if error.filename is None else f"{error.filename}: {reason}"
+
+
+def _flush() -> None:
+    """Write what was printed while it can still be told that this failed."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
+
+
+def _drop_unwritten() -> None:
+    """What standard output does not take: Python would try again at the end, complain, and leave with 120."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):  # where it is no file
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -8,13 +8,16 @@ from typing import Annotated, Literal
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.options import Device, channel, usable_device
 
 
 def features(
     model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
     inputs: Annotated[list[str], typer.Argument(metavar="AUDIO|MANIFEST...", help="audio files; .json: manifests")],
     output: Annotated[Path, typer.Option(help="folder for the features and their index")],
-    layers: Annotated[str, typer.Option(help="last, all, or numbers such as 0,6,12; 0: sub-sampling")] = "last",
+    layers: Annotated[
+        str | None, typer.Option(help="last (the default), all, or numbers such as 0,6,12; 0: sub-sampling")
+    ] = None,
     mix: Annotated[
         str | None, typer.Option(metavar="W0,W1,...", help="weighted sum of all layers; or a file of the weights")
     ] = None,
@@ -31,7 +34,7 @@ def features(
     bad_audio: Annotated[
         Literal["skip", "stop"], typer.Option(help="what cannot be read is skipped and named")
     ] = "skip",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default a GPU if there is one")] = None,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Write an encoder's features of files and manifests, one file an utterance, and an index of them.
@@ -48,15 +51,17 @@ def features(
         import json
         import sys
 
-        from nest_ssl.cli.options import channel
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.encoding import Request, extract
+        from nest_ssl.errors import NestError
 
+        if mix is not None and layers is not None:
+            raise NestError("--mix, --layers: give one of them; a mix is of all layers")
         request = Request(
             model=model,
             inputs=inputs,
             output=output,
-            layers=layers,
+            layers=layers or "last",
             mix=mix,
             pool=pool,
             format=format,
@@ -65,7 +70,7 @@ def features(
             batch_seconds=batch_seconds,
             channel_selector=channel(channel_selector),
             stop_at_bad_audio=bad_audio == "stop",
-            device=device,
+            device=usable_device(device),
         )
         with AudioBar("features") as progress:
             summary = extract(request, progress)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.options import Device, channel, usable_device
 
 
 def probe(
@@ -26,7 +27,7 @@ def probe(
     channel_selector: Annotated[
         str | None, typer.Option(metavar="CHANNEL", help="of several channels: a number, or average")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default a GPU if there is one")] = None,
+    device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
     """Fit a linear probe on a frozen encoder, and tell whether its training was worth it.
@@ -43,7 +44,6 @@ def probe(
         import json
         import sys
 
-        from nest_ssl.cli.options import channel
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.probing import Request
         from nest_ssl.probing import probe as run_probe
@@ -58,7 +58,7 @@ def probe(
             limit=limit,
             seed=seed,
             channel_selector=channel(channel_selector),
-            device=device,
+            device=usable_device(device),
         )
         with AudioBar("probe") as progress:
             report = run_probe(request, progress)

@@ -11,8 +11,13 @@ from nest_ssl.cli.exits import exit_with
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="folders of runs: exp_dir/name")],
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="the page [report.html in the first RUN]")] = None,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="folders of runs: exp_dir/name; of several below one, the newest"),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the page; by default report.html in the first RUN")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print key figures and verdicts as JSON; no page")] = False,
     open_it: Annotated[bool, typer.Option("--open", help="show the page in the browser")] = False,
 ) -> None:
@@ -37,15 +42,19 @@ def report(
         from nest_ssl.report.gathered import gather
         from nest_ssl.report.page import render
         from nest_ssl.report.preset import shipped_presets
-        from nest_ssl.report.run import open_runs
+        from nest_ssl.report.run import newest_run, open_runs
 
-        opened = open_runs(runs)
+        folders = [newest_run(run) for run in runs]
+        for given, folder in zip(runs, folders, strict=True):
+            if folder != given:
+                print(f"{given}: the newest run below it is {folder}", file=sys.stderr)
+        opened = open_runs(folders)
         if as_json:
             found = [report.as_dict() for report in gather(opened, [])]
             print(json.dumps(found, indent=2))
             return 0
         page = render(gather(opened, shipped_presets(preset_folder())))
-        path = output or runs[0] / "report.html"
+        path = output or folders[0] / "report.html"
         try:
             write_page(page, path)
         except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
     from nest_ssl.data.tar_writer import TarredSet
 
 
-def tar_command(manifest: Path, output: Path, options: TarOptions, buckets: int, workers: int | None) -> None:
+def tar_command(
+    manifest: Path, output: Path, options: TarOptions, buckets: int, workers: int | None, as_json: bool = False
+) -> None:
     """Make them and say so."""
     from nest_ssl.data.tar_writer import make_tarred_sets
 
@@ -27,7 +30,10 @@ def tar_command(manifest: Path, output: Path, options: TarOptions, buckets: int,
             workers=workers or os.cpu_count() or 1,
             progress=lambda done, total: bar(done, total, f"{done:,} of {total:,} utterances"),
         )
-    print("\n".join(_summary(sets, options, output)))
+    if as_json:
+        print(json.dumps({"sets": [asdict(one) for one in sets]}, indent=2))
+    else:
+        print("\n".join(_summary(sets, options, output)))
 
 
 def _summary(sets: list[TarredSet], options: TarOptions, output: Path) -> list[str]:

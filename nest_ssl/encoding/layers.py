@@ -45,11 +45,12 @@ class Layers:
     @classmethod
     def mix(cls, text: str, last: int) -> Layers:
         """All layers, added up with these weights as they are: numbers, or a file of them."""
-        content = Path(text).read_text(encoding="utf-8") if Path(text).is_file() else text
         try:
-            weights = tuple(float(part) for part in content.strip(" \n[]").replace(",", " ").split())
-        except ValueError:
-            raise NestError(f"--mix: is {text!r}; expected numbers joined by commas, or a file of them") from None
+            weights = _numbers(text) or _numbers(Path(text).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            weights = None
+        if weights is None:
+            raise NestError(f"--mix: is {text!r}; expected numbers joined by commas, or a file of them")
         if len(weights) != last + 1 or not all(map(math.isfinite, weights)):
             raise NestError(
                 f"--mix: has {len(weights)} weights; expected {last + 1} finite numbers, for layers 0 to {last}"
@@ -61,3 +62,10 @@ class Layers:
         if self.weights is not None:
             return torch.tensordot(torch.tensor(self.weights), torch.stack(list(outputs)), dims=1)
         return outputs[0] if len(outputs) == 1 else torch.stack(list(outputs))
+
+
+def _numbers(text: str) -> tuple[float, ...] | None:
+    try:
+        return tuple(float(part) for part in text.strip(" \n[]").replace(",", " ").split())
+    except ValueError:
+        return None

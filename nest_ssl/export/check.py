@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,9 +44,9 @@ class Check:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "largest_difference": self.largest,
+            "largest_difference": _json(self.largest),
             "tolerance": self.tolerance,
-            "trials": [asdict(trial) for trial in self.trials],
+            "trials": [{"lengths": trial.lengths, "difference": _json(trial.difference)} for trial in self.trials],
         }
 
 
@@ -94,3 +95,8 @@ def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     encoded, expected = (x.transpose(1, 2)[valid] for x in (encoded, expected))  # (B, D, U) -> (frames, D)
     largest = ((encoded - expected).abs().max() / expected.pow(2).mean().sqrt()).item()
     return largest if largest == largest else float("inf")  # NaN is larger than nothing
+
+
+def _json(difference: float) -> float | None:
+    """JSON has no infinity."""
+    return difference if math.isfinite(difference) else None

@@ -68,7 +68,7 @@ def export(
     if with_card:
         refuse_foreign_card(output, publication)
     progress("reading the model")
-    model = restore_for_use(source)
+    model = restore_for_use(source, "cpu")  # where inputs are made and exporters trace, GPU or not
     interface = Interface.of(model, kind)
     job = Job(source, model, interface, facts(model, interface, form.tolerance))
     with _folder_beside(output) as folder:

@@ -111,7 +111,7 @@ def _write_weights(job: Job, path: Path) -> None:
 
 
 def _open_weights(path: Path, interface: Interface) -> Encode:
-    model = restore_for_use(path)
+    model = restore_for_use(path, "cpu")
     return lambda x, lengths: encode_eagerly(model, interface, x, lengths)
 
 

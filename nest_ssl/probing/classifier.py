@@ -11,7 +11,7 @@ import numpy as np
 
 from nest_ssl.probing.examples import Example, split
 
-_HELD_OUT = 4  # one in so many utterances of the side that is learnt from, to choose by
+HELD_OUT = 4  # one in so many utterances of the side that is learnt from, to choose by
 _PENALTIES = (0.01, 0.1, 1.0)  # scikit-learn's C: the larger, the freer
 _FIRST_PENALTY = 0.1
 _MOST_STEPS = 300
@@ -34,7 +34,7 @@ def fit_and_try(
     Layer, then penalty: whatever answers best for a held-out part of the examples; the lower one where equal.
     """
     labels = np.array([example.label for example in examples])
-    learnt, held_out = split(examples, _HELD_OUT, seed)
+    learnt, held_out = split(examples, HELD_OUT, seed)
 
     def score(layer: int, penalty: float) -> float:
         model = _fitted(vectors[learnt, layer], labels[learnt], penalty)

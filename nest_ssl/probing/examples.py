@@ -53,13 +53,19 @@ def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int]
     """Indices of two parts, the second about one in `share`: labels as in the whole, no group in both."""
     from sklearn.model_selection import StratifiedGroupKFold
 
-    groups = [example.group for example in examples]
+    groups, labels = [example.group for example in examples], [example.label for example in examples]
     if len(set(groups)) < share:
         raise ManifestError(
             f"all utterances are of {len(set(groups))} groups; expected at least {share}, to split them"
         )
     folds = StratifiedGroupKFold(share, shuffle=True, random_state=seed)
-    first, second = next(iter(folds.split(np.zeros(len(examples)), [example.label for example in examples], groups)))
+    first, second = next(iter(folds.split(np.zeros(len(examples)), labels, groups)))
+    left = {labels[index] for index in first}
+    if len(left) < 2:
+        raise ManifestError(
+            f"only label {left.pop()!r} is left to learn from, since no group may be on both sides of a split; give "
+            "utterances of more groups, or let another field divide them with --group-by"
+        )
     return first.tolist(), second.tolist()
 
 

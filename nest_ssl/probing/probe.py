@@ -16,7 +16,7 @@ from nest_ssl.data.manifest import Seconds
 from nest_ssl.encoding import Encoder
 from nest_ssl.encoding.utterances import read
 from nest_ssl.errors import AudioError, ManifestError, NestError
-from nest_ssl.probing.classifier import Fitted, fit_and_try
+from nest_ssl.probing.classifier import HELD_OUT, Fitted, fit_and_try
 from nest_ssl.probing.examples import FEWEST, Example, frequent, load_examples, sampled, split, with_labels_of
 from nest_ssl.probing.pooled import Tick, pooled_layers, pooled_log_mel
 from nest_ssl.probing.report import Contender, Report
@@ -49,6 +49,7 @@ def probe(request: Request, progress: Progress) -> Report:
     encoder = _encoder(request)
     audio = _Audio(encoder, request.channel_selector)
     train, test = audio.read(train), audio.read(test)
+    split(train, HELD_OUT, request.seed)  # what cannot be divided is known before all of it is encoded
     answers, groups = [example.label for example in test], [example.group for example in test]
     tick = _ticker(progress, audio.seconds * (1 + request.random_seeds))
 

@@ -12,7 +12,10 @@ from nest_ssl.report.events import Series
 from nest_ssl.report.run import Run
 from nest_ssl.report.status import Status
 
-RECENT_POINTS = 50  # logged numbers that "now" is the mean of: single batches differ by more than a day's progress
+# Logged numbers that "now" is the mean of: single batches differ by more than a day's progress. Of a short run only the
+# last part: its beginning would hide what it has learnt since.
+RECENT_POINTS = 50
+RECENT_PART = 5  # one in so many
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ def key_figures(run: Run, status: Status) -> list[Figure]:
 
 def recent(series: Series | None) -> float | None:
     """The mean of the newest numbers."""
-    return _of(series, lambda of: float(np.mean(of.values[-RECENT_POINTS:])))
+    return _of(series, lambda of: float(np.mean(of.values[-min(RECENT_POINTS, max(1, len(of) // RECENT_PART)) :])))
 
 
 def as_numbers(figures: list[Figure]) -> dict[str, Any]:

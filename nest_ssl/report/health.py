@@ -204,6 +204,7 @@ _BOOK_TAGS = (
 
 
 def _share_not_finite(series: Series | None) -> float:
+    """Of as many as there are, unlike a mean: among a few, a single one would be a large share."""
     newest = np.empty(0) if series is None else series.values[-RECENT_POINTS:]
     return 1 - float(np.isfinite(newest).mean()) if len(newest) else 0.0
 

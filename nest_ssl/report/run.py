@@ -16,7 +16,6 @@ from nest_ssl.errors import NestError, one_line
 from nest_ssl.report.events import EVENT_FILES, History, read_history
 from nest_ssl.training.problem_report import PROBLEM_REPORT, read_report
 
-_SUGGESTED = 3  # other folders that an error names
 _SEARCHED = 4  # levels below a folder that is none
 
 
@@ -61,6 +60,14 @@ class Run:
         return max((int(found[1]) for name in names if (found := re.search(r"step=(\d+)", name))), default=0)
 
 
+def newest_run(folder: Path) -> Path:
+    """The folder itself, or the run below it that was last written to, if it only holds those of others."""
+    if not folder.is_dir() or is_run(folder):
+        return folder
+    below = [path for path in _folders_below(folder) if is_run(path)]
+    return max(below, key=_last_written, default=folder)
+
+
 def open_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs of these folders, each under a name of its own."""
     return [_open(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
@@ -75,7 +82,8 @@ def _open(folder: Path, name: str) -> Run:
         raise NestError(f"{folder}: no such folder; expected the folder of a run, exp_dir/name")
     if not is_run(folder):
         raise NestError(
-            f"{folder}: not the folder of a run: has neither config.yaml nor {EVENT_FILES}{_suggestion(folder)}"
+            f"{folder}: not the folder of a run, nor is there one below it: has neither config.yaml nor {EVENT_FILES}; "
+            "expected exp_dir/name"
         )
     earlier = sorted(folder.glob("run_*"), key=lambda path: (len(path.name), path.name))  # run_10 after run_9
     return Run(
@@ -102,13 +110,8 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return names
 
 
-def _suggestion(folder: Path) -> str:
-    found = [path for path in _folders_below(folder) if is_run(path)]
-    if not found:
-        return "; expected exp_dir/name"
-    newest = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
-    more = f" and {len(found) - _SUGGESTED} more" if len(found) > _SUGGESTED else ""
-    return f"; runs below it: {', '.join(map(str, newest[:_SUGGESTED]))}{more}"
+def _last_written(folder: Path) -> float:
+    return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
 
 
 def _folders_below(folder: Path, levels: int = _SEARCHED) -> list[Path]:

@@ -9,16 +9,18 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import soundfile
 
 from nest_ssl.errors import NestError, one_line
+from nest_ssl.training.pictures import loudness_colours, loudness_levels, token_colours
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SAMPLES = "samples/step-*.npz"
-# from the quietest to the loudest: dark blue, violet, red, orange, pale yellow; each is lighter than the one before
-_COLOURS = ((8, 10, 40), (66, 22, 105), (150, 38, 100), (224, 82, 58), (251, 163, 40), (252, 247, 190))
-_QUIET, _LOUD = 1.0, 99.5  # per cent of a picture's values that lie at the ends of the colours
 
 
 @dataclass(frozen=True)
@@ -78,16 +80,20 @@ def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
 
 def spectrogram(features: np.ndarray) -> str:
     """(D, T) as the address of a PNG picture, low frequencies at the bottom."""
-    finite = features[np.isfinite(features)]
-    low, high = np.percentile(finite, (_QUIET, _LOUD)) if len(finite) else (0.0, 1.0)
-    levels = np.clip((np.nan_to_num(features) - low) / max(high - low, 1e-6), 0, 1) * 255
-    return _png(levels.astype(np.uint8)[::-1], _palette())
+    from PIL import Image
+
+    image = Image.fromarray(np.ascontiguousarray(loudness_levels(features)), mode="P")
+    image.putpalette(loudness_colours().tobytes())  # a third of the bytes that colours would take
+    return _png(image)
 
 
 def token_strip(tokens: np.ndarray) -> str:
     """(U, K) as the address of a PNG picture: one colour a code, one row a book; nothing where the token is -1."""
-    scattered = tokens.T.astype(np.int64) * 2654435761 % 2**32  # Knuth's: neighbours far apart
-    return _png(np.where(tokens.T < 0, 0, 1 + (scattered >> 16) % 255).astype(np.uint8), _wheel(), transparent=0)
+    from PIL import Image
+
+    opaque = np.where(tokens < 0, 0, 255).astype(np.uint8)
+    pixels = np.concatenate([token_colours(tokens), opaque[..., None]], axis=-1).swapaxes(0, 1)  # (K, U, 4)
+    return _png(Image.fromarray(np.ascontiguousarray(pixels)))
 
 
 def runs(flags: np.ndarray) -> list[tuple[int, int]]:
@@ -120,26 +126,7 @@ def _wav(signal: np.ndarray, sample_rate: int) -> str:
     return f"data:audio/wav;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _png(pixels: np.ndarray, palette: np.ndarray, transparent: int | None = None) -> str:
-    """Indices of colours (rows, columns) and the colours (256, 3)."""
-    from PIL import Image
-
-    image = Image.fromarray(np.ascontiguousarray(pixels), mode="P")
-    image.putpalette(palette.astype(np.uint8).tobytes())
+def _png(image: Image) -> str:
     content = io.BytesIO()
-    image.save(content, format="PNG", optimize=True, **({} if transparent is None else {"transparency": transparent}))
+    image.save(content, format="PNG", optimize=True)
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
-
-
-def _palette() -> np.ndarray:
-    """(256, 3), from the few colours above."""
-    places = np.linspace(0, 255, len(_COLOURS))
-    return np.stack([np.interp(np.arange(256), places, channel) for channel in zip(*_COLOURS, strict=True)], axis=1)
-
-
-def _wheel() -> np.ndarray:
-    """(256, 3): all hues, at two lightnesses so that neighbours in hue differ."""
-    from colorsys import hls_to_rgb
-
-    colours = [hls_to_rgb(number / 256, 0.42 if number % 2 else 0.66, 0.6) for number in range(256)]
-    return np.array(colours) * 255

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nest_ssl.atomic import atomic_write, open_streaming
 from nest_ssl.checkpoint import load_lightning_checkpoint
-from nest_ssl.errors import CheckpointError
+from nest_ssl.errors import CheckpointError, one_line
 
 _log = logging.getLogger(__name__)
 LAST = "-last"  # the end of the name that a run continues from
@@ -80,7 +80,7 @@ class CheckpointFiles(TorchCheckpointIO):
             return
         try:
             function(*arguments)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, CheckpointError) as error:
             self._failure = _reason(error)
 
 
@@ -100,13 +100,19 @@ def checkpoint_to_continue(folder: Path) -> Path | None:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a file's bytes; torch itself does not look at their sums."""
+    """What is wrong with a file's bytes; torch itself does not look at their sums.
+
+    Nor does a sum cover the archive's own tables, so it is opened as it will be, too.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
-    except (zipfile.BadZipFile, OSError, EOFError, ValueError, NotImplementedError) as error:
-        return str(error)
-    return None if member is None else f"{member} has another sum than when it was written"
+        if member is not None:
+            return f"{member} has another sum than when it was written"
+        load_lightning_checkpoint(path, in_place=True)
+    except Exception as error:  # bytes that are damaged can raise anything
+        return one_line(error).removeprefix(f"{path}: ")
+    return None
 
 
 def _reason(error: BaseException) -> str:

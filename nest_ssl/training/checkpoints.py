@@ -13,8 +13,10 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from omegaconf import DictConfig
 from torch import Tensor
 
+from nest_ssl.atomic import remove_leftovers
 from nest_ssl.checkpoint import SavedModel, load_lightning_checkpoint, write_nemo
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpoint_files import LAST, CheckpointFiles
@@ -54,24 +56,41 @@ class RunCheckpoint(ModelCheckpoint):
         self.CHECKPOINT_NAME_LAST = filename + LAST
         self.settings = settings
         self.save_on_sigterm = save_on_sigterm
-        self.nemo_path = Path(self.dirpath or folder) / f"{settings.prefix or name}{settings.postfix}"
-        self._nemo_of: tuple[int, str] | None = None  # step and best checkpoint that the archive was written at
+        self._archive = f"{settings.prefix or name}{settings.postfix}"
+        # Step and best checkpoint that the archive was written at, by this process: what one from before holds, nobody
+        # knows.
+        self._nemo_of: tuple[int, str] | None = None
+        self._trains = False
+        self._resumed_from_time: int | None = None  # when what this run continues was written, in ns since 1970
         self._books: dict[str, Any] = {}  # before what is being written
         self._failure: str | None = None  # why something could not be
 
+    @property
+    def nemo_path(self) -> Path:
+        return Path(self.dirpath or "") / self._archive
+
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
+        if trainer.is_global_zero:
+            remove_leftovers(Path(self.dirpath or ""), f"*{self.FILE_EXTENSION}")
         assert isinstance(trainer.strategy.checkpoint_io, CheckpointFiles)
         self.files = trainer.strategy.checkpoint_io
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
+        self._trains = True
         self._last_global_step_saved = trainer.global_step  # nothing new to save before the first step
         self._last_checkpoint_saved = ""
         if trainer.ckpt_path is not None and Path(trainer.ckpt_path).parent == Path(self.dirpath or ""):
             self.last_model_path = str(trainer.ckpt_path)  # the next `-last` takes its place
-        if self.nemo_path.exists():
-            self._nemo_of = (trainer.global_step, self.best_model_path)
+            if trainer.is_global_zero:
+                self._resumed_from_time = Path(trainer.ckpt_path).stat().st_mtime_ns
+        loop = trainer.fit_loop
+        if loop._combined_loader_states_to_load and loop._combined_loader is not None:
+            # Lightning forgets where the data stood when a run that counts epochs goes on at the beginning of one.
+            loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
+            loop._combined_loader_states_to_load = []
+            iter(loop._data_fetcher)  # type: ignore[arg-type]  # it has begun already
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_end(trainer, pl_module)
@@ -81,23 +100,27 @@ class RunCheckpoint(ModelCheckpoint):
         self._settle(trainer)
         self._failure = None
         self._save_last_if_behind(trainer)
-        if self.settings.save_nemo_on_train_end:
-            with self._keeping_books(trainer):
-                self._write_nemo_at_end(trainer, pl_module)
-        self._settle(trainer)
-        if self._failure is not None:
-            raise CheckpointError(f"the end of the run could not be saved: {self._failure}")
+        self._write_nemo_at_end(trainer, pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A run with nothing left to train may have ended before, or without, its archive."""
+        if not self._trains and trainer.ckpt_path is not None:
+            self._write_nemo_at_end(trainer, pl_module, Path(trainer.ckpt_path))
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         super().on_exception(trainer, pl_module, exception)
         if isinstance(exception, SIGTERMException) and self.save_on_sigterm:  # raised between two steps
             self._save_last_if_behind(trainer)
             self._settle(trainer)
+        elif hasattr(self, "files"):  # set up
+            self.files.settle()  # without a word to the other processes, which may be gone
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """A run that ends within an epoch has not finished it, though Lightning says so; a longer one goes on there."""
         epochs, batches = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
-        if 0 < batches.completed < trainer.num_training_batches and epochs.completed == epochs.ready:
+        ended = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch  # known also where the number is not
+        within = 0 < batches.completed < trainer.num_training_batches and not ended
+        if within and epochs.completed == epochs.ready:
             counted = checkpoint["loops"]["fit_loop"]["epoch_progress"]
             for counts in (counted["total"], counted["current"]):
                 counts["processed"] -= 1
@@ -123,6 +146,22 @@ class RunCheckpoint(ModelCheckpoint):
         if self.monitor is not None and self.monitor not in metrics:  # Lightning would write 0, a number that lies
             metrics = {**metrics, self.monitor: torch.tensor(float("nan"))}
         return super().format_checkpoint_name(metrics, *args, **kwargs)
+
+    def file_exists(self, filepath: Any, trainer: Trainer) -> bool:
+        """Whether a name is taken, so that another is needed.
+
+        A killed run may have written files that the one it is resumed from knows nothing of. It comes by again and
+        writes them anew, under the same names, rather than leave them behind for ever.
+        """
+        there = False
+        if trainer.is_global_zero and Path(filepath).exists():
+            in_vain = (
+                self._resumed_from_time is not None
+                and str(filepath) not in (*self.best_k_models, self.last_model_path)
+                and Path(filepath).stat().st_mtime_ns > self._resumed_from_time
+            )
+            there = not in_vain
+        return trainer.strategy.reduce_boolean_decision(there, all=False)
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         if self.monitor is None or self.monitor in monitor_candidates:
@@ -180,21 +219,30 @@ class RunCheckpoint(ModelCheckpoint):
             return Path(previous).parent == Path(current).parent
         return super()._should_remove_checkpoint(trainer, previous, current)
 
-    def _write_nemo(self, trainer: Trainer, model: Any) -> None:
-        """Keep the archive at the weights of this step or, with `save_best_model`, of the best one."""
+    def _write_nemo(self, trainer: Trainer, model: Any, source: Path | None = None) -> None:
+        """Keep the archive at the weights of this step (in the model, or in a checkpoint of it) or, with
+        `save_best_model`, of the best one."""
         now = (trainer.global_step, self.best_model_path)
         decisive = 1 if self.settings.save_best_model else 0
         if self._nemo_of is not None and self._nemo_of[decisive] == now[decisive]:
             return
-        weights = trainer.strategy.lightning_module_state_dict()  # on all ranks: each may have a part
-        if trainer.is_global_zero:
-            self.files.write_beside(write_nemo, SavedModel(model.cfg, self.files.stable(weights)), self.nemo_path)
+        if source is None:
+            weights = trainer.strategy.lightning_module_state_dict()  # on all ranks: each may have a part
+            if trainer.is_global_zero:
+                self.files.write_beside(write_nemo, SavedModel(model.cfg, self.files.stable(weights)), self.nemo_path)
+        elif trainer.is_global_zero:
+            self.files.write_beside(_write_nemo_of, source, model.cfg, self.nemo_path)
         self._nemo_of = now
 
-    def _write_nemo_at_end(self, trainer: Trainer, model: LightningModule) -> None:
-        if self.settings.save_best_model and Path(self.best_model_path).is_file():
-            model.load_state_dict(load_lightning_checkpoint(Path(self.best_model_path))["state_dict"])
-        self._write_nemo(trainer, model)
+    def _write_nemo_at_end(self, trainer: Trainer, model: LightningModule, source: Path | None = None) -> None:
+        if self.settings.save_nemo_on_train_end:
+            if self.settings.save_best_model and Path(self.best_model_path).is_file():
+                source = Path(self.best_model_path)
+            with self._keeping_books(trainer):
+                self._write_nemo(trainer, model, trainer.strategy.broadcast(source))
+        self._settle(trainer)
+        if self._failure is not None:
+            raise CheckpointError(f"the end of the run could not be saved: {self._failure}")
 
     def _rank_again(self, kept: dict[str, Tensor]) -> None:
         ranked = sorted(kept, key=lambda path: float(kept[path]), reverse=self.mode == "max")
@@ -204,3 +252,7 @@ class RunCheckpoint(ModelCheckpoint):
         self.kth_best_model_path = ranked[-1] if ranked else ""
         if ranked:
             self.kth_value = kept[ranked[-1]]
+
+
+def _write_nemo_of(checkpoint: Path, config: DictConfig, path: Path) -> None:
+    write_nemo(SavedModel(config, load_lightning_checkpoint(checkpoint)["state_dict"]), path)

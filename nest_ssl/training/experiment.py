@@ -11,17 +11,18 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import EarlyStopping
-from lightning.pytorch.loggers import Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.errors import ConfigError, one_line
+from nest_ssl.atomic import atomic_write
+from nest_ssl.errors import ConfigError, NestError, one_line
 from nest_ssl.targets import check_arguments
 from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
 from nest_ssl.training.checkpoints import RunCheckpoint
@@ -71,8 +72,10 @@ class Experiment:
     def loggers(self) -> list[Logger]:
         loggers: list[Logger] = []
         if self.settings.create_tensorboard_logger:
+            from nest_ssl.training.tensorboard import PatientTensorBoardLogger  # slow to import, and not always wanted
+
             writer = {"save_dir": self.folder, "name": "", "version": "", **self.settings.summary_writer_kwargs}
-            loggers.append(TensorBoardLogger(**writer))
+            loggers.append(PatientTensorBoardLogger(**writer))
         if self.settings.create_wandb_logger:
             loggers.append(_wandb_logger(self.settings.wandb_logger_kwargs, self.folder))
         if self.settings.create_mlflow_logger:
@@ -87,17 +90,37 @@ class ExperimentFolder(Callback):
         self.experiment = experiment
         self.cfg = cfg
 
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Make the first process's folder everyone's: each planned its own, maybe in another second."""
+        planned, folder = self.experiment.folder, Path(trainer.strategy.broadcast(str(self.experiment.folder)))
+        self.experiment = replace(self.experiment, folder=folder)
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        for callback in callbacks:  # checkpoints ask for themselves
+            if isinstance(callback, NonFiniteSteps | ProblemReport | ValidationSamples) and callback.folder is not None:
+                callback.folder = folder / callback.folder.relative_to(planned)
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = self.experiment.folder
         if trainer.is_global_zero:
-            folder.mkdir(parents=True, exist_ok=True)
-            _set_earlier_files_aside(folder)
-            (folder / "config.yaml").write_text(OmegaConf.to_yaml(self.cfg), encoding="utf-8")
-            (folder / "environment.json").write_text(json.dumps(_environment(), indent=2) + "\n", encoding="utf-8")
-            for path in self.experiment.settings.files_to_copy:
-                shutil.copy(path, folder)
+            try:
+                self._write(folder)
+            except OSError as error:
+                raise NestError(f"{folder}: the run's folder cannot be written: {one_line(error)}") from error
         trainer.loggers = self.experiment.loggers()
         _log.info("run folder: %s", folder)
+
+    def _write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _set_earlier_files_aside(folder)
+        contents = {
+            "config.yaml": OmegaConf.to_yaml(self.cfg),
+            "environment.json": json.dumps(_environment(), indent=2) + "\n",
+        }
+        for name, content in contents.items():
+            with atomic_write(folder / name) as temporary:
+                temporary.write_text(content, encoding="utf-8")
+        for path in self.experiment.settings.files_to_copy:
+            shutil.copy(path, folder)
 
 
 def plan_experiment(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> Experiment:
@@ -144,8 +167,7 @@ def _run_folder(settings: ExperimentSettings, name: str) -> Path:
         return base
     if settings.use_datetime_version:
         return base / time.strftime("%Y-%m-%d_%H-%M-%S")
-    taken = [int(path.name[8:]) for path in base.glob("version_*") if path.name[8:].isdigit()]
-    return base / f"version_{max(taken, default=-1) + 1}"
+    return base / f"version_{_next_number(base, 'version_')}"
 
 
 def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Path | None:
@@ -202,10 +224,16 @@ def _set_earlier_files_aside(folder: Path) -> None:
     stays = ("events.out.tfevents", PROBLEM_REPORT)
     files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(stays)]
     if files:
-        aside = folder / f"run_{len(list(folder.glob('run_*')))}"
+        aside = folder / f"run_{_next_number(folder, 'run_')}"
         aside.mkdir()
         for path in files:
             path.replace(aside / path.name)
+
+
+def _next_number(folder: Path, prefix: str) -> int:
+    """After the highest one taken: an earlier one may have been removed."""
+    taken = [path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*")]
+    return max((int(number) for number in taken if number.isdecimal()), default=-1) + 1
 
 
 def _environment() -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A picture of one utterance: the spectrogram with what was hidden, and below it what was asked for and what was said.
 
-Drawn pixel by pixel, a whole number of them for each frame, so that stretches and strips line up.
+Drawn pixel by pixel, a whole number of them for each frame, so that stretches and strips line up. Reports draw with the
+same colours.
 """
 
 from __future__ import annotations
@@ -22,7 +23,33 @@ _STRIP, _THIN, _GAP, _LETTERS = 18, 8, 4, 13
 _INK, _PAPER = (40, 40, 40), (255, 255, 255)
 _HIDDEN = (90, 90, 90)
 _RIGHT_TOKEN, _WRONG_TOKEN, _NO_TOKEN = (0, 140, 95), (205, 80, 65), (235, 235, 235)
-_LOUDNESS = np.array([(8, 8, 30), (60, 20, 110), (150, 45, 120), (230, 95, 85), (252, 190, 130), (252, 250, 200)])
+# From the quietest to the loudest: dark blue, violet, red, orange, pale yellow; each is lighter than the one before.
+_LOUDNESS = ((8, 10, 40), (66, 22, 105), (150, 38, 100), (224, 82, 58), (251, 163, 40), (252, 247, 190))
+_QUIET, _LOUD = 1.0, 99.5  # per cent of a picture's values that lie at the ends of the colours
+
+
+def loudness_colours() -> Pixels:
+    """(256, 3): the colour of each level of loudness."""
+    places = np.linspace(0, 255, len(_LOUDNESS))
+    channels = [np.interp(np.arange(256), places, channel) for channel in zip(*_LOUDNESS, strict=True)]
+    return np.stack(channels, axis=1).astype(np.uint8)
+
+
+def loudness_levels(features: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """(D, T) to levels of loudness, low frequencies at the bottom."""
+    values = features.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = np.percentile(finite, (_QUIET, _LOUD)) if len(finite) else (0.0, 1.0)
+    levels = np.clip((np.nan_to_num(values) - low) / max(high - low, 1e-6), 0, 1) * 255
+    return levels.astype(np.uint8)[::-1]
+
+
+def token_colours(tokens: NDArray[np.integer[Any]]) -> Pixels:
+    """A colour for each token (...) -> (..., 3): hues far apart for neighbours, grey where there is none."""
+    hue = (tokens * 0.61803399 % 1)[..., None]  # the golden ratio spreads any run of numbers
+    light = 0.45 + 0.4 * (tokens * 0.75487767 % 1)[..., None]
+    colours = 255 * light * (0.35 + 0.65 * (0.5 + 0.5 * np.cos(2 * np.pi * (hue + np.array((0, 1 / 3, 2 / 3))))))
+    return np.where((tokens < 0)[..., None], _NO_TOKEN, np.clip(1.25 * colours, 0, 255)).astype(np.uint8)
 
 
 def picture(sample: Sample, sample_rate: int) -> Pixels:
@@ -61,8 +88,8 @@ def _rows(sample: Sample, width: int) -> list[tuple[str, Pixels]]:
         targets, predicted = sample.targets[:, book], sample.predicted[:, book]
         hit = np.where((targets == predicted)[:, None], _RIGHT_TOKEN, _WRONG_TOKEN)
         rows += [
-            (f"target{number}", _strip(_token_colours(targets), width)),
-            (f"predicted{number}", _strip(_token_colours(predicted), width)),
+            (f"target{number}", _strip(token_colours(targets), width)),
+            (f"predicted{number}", _strip(token_colours(predicted), width)),
             ("right", _strip(np.where(sample.scored[:, None], hit, _NO_TOKEN), width, _THIN)),
         ]
     return rows
@@ -70,22 +97,10 @@ def _rows(sample: Sample, width: int) -> list[tuple[str, Pixels]]:
 
 def _spectrogram(sample: Sample, width: int) -> Pixels:
     """Low frequencies at the bottom; what was hidden from the model is grey."""
-    values = np.nan_to_num(sample.features.astype(np.float32))[::-1]
-    low, high = np.percentile(values, (2, 99.5))
-    loudness = np.clip((values - low) / max(high - low, 1e-6), 0, 1)
-    places = np.linspace(0, 1, len(_LOUDNESS))
-    colours = np.stack([np.interp(loudness, places, channel) for channel in _LOUDNESS.T], axis=-1)  # (D, T, 3)
+    colours = loudness_colours()[loudness_levels(sample.features)]  # (D, T, 3)
     grey = 70 + 0.6 * colours.mean(axis=-1, keepdims=True)
     colours = np.where(sample.mask[:, None], grey, colours)
     return _stretched(colours.repeat(_MEL, axis=0), width)
-
-
-def _token_colours(tokens: NDArray[np.int32]) -> NDArray[np.float64]:
-    """A colour for each token (U) -> (U, 3): hues far apart for neighbours, grey where there is none."""
-    hue = (tokens * 0.61803399 % 1)[:, None]  # the golden ratio spreads any run of numbers
-    light = 0.45 + 0.4 * (tokens * 0.75487767 % 1)[:, None]
-    colours = 255 * light * (0.35 + 0.65 * (0.5 + 0.5 * np.cos(2 * np.pi * (hue + np.array((0, 1 / 3, 2 / 3))))))
-    return np.where((tokens < 0)[:, None], _NO_TOKEN, np.clip(1.25 * colours, 0, 255))
 
 
 def _strip(colours: NDArray[Any], width: int, height: int = _STRIP) -> Pixels:

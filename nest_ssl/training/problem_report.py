@@ -15,8 +15,9 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from nest_ssl.checkpoint import atomic_write
+from nest_ssl.atomic import atomic_write
 from nest_ssl.data.problems import Problem, count_by_kind
+from nest_ssl.errors import one_line
 
 _log = logging.getLogger(__name__)
 PROBLEM_REPORT = "problem_audio"  # .jsonl, or .rank1.jsonl and so on of the other processes
@@ -30,6 +31,8 @@ class ProblemReport(Callback):
         self.folder = folder
         self._file: Path | None = None
         self._records: dict[_Key, dict[str, Any]] = {}
+        self._whole = False  # everything is in the file, and nothing but whole lines
+        self._warned = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         self._note(trainer, getattr(batch, "problems", ()))
@@ -54,26 +57,36 @@ class ProblemReport(Callback):
                 continue
             when = {"epoch": trainer.current_epoch, "step": trainer.global_step, "count": 1}
             self._records[key] = {**problem._asdict(), **when}
-            with file.open("a", encoding="utf-8") as report:
-                report.write(json.dumps(self._records[key]) + "\n")
+            self._write(file, self._records[key])
 
     def _begin(self, rank: int) -> Path:
         """The report of this process, with what is in it already; a healthy run never has one."""
         self._file = self.folder / f"{PROBLEM_REPORT}{f'.rank{rank}' if rank else ''}.jsonl"
-        self.folder.mkdir(parents=True, exist_ok=True)
         self._records = {(record["kind"], record["file"], record["line"]): record for record in read_report(self._file)}
-        self._save()  # without half a line, if a killed run left one
+        if self._records:
+            self._write(self._file)  # without half a line, if a killed run left one
         return self._file
 
-    def _save(self) -> None:
-        """Write everything anew, with the counts of now."""
-        if self._file is not None and self._records:
-            lines = [json.dumps(record) + "\n" for record in self._records.values()]
-            with atomic_write(self._file) as temporary:
-                temporary.write_text("".join(lines), encoding="utf-8")
+    def _write(self, file: Path, new: dict[str, Any] | None = None) -> None:
+        """Append what is new; or write everything, with the counts of now. A run does not die of a full disk here."""
+        try:
+            if self._whole and new is not None:
+                with file.open("a", encoding="utf-8") as report:
+                    report.write(json.dumps(new) + "\n")
+            else:
+                lines = [json.dumps(record) + "\n" for record in self._records.values()]
+                with atomic_write(file) as temporary:
+                    temporary.write_text("".join(lines), encoding="utf-8")
+            self._whole = True
+        except OSError as error:
+            self._whole = False
+            if not self._warned:
+                _log.warning("%s could not be written: %s; it will be, with the next problem", file, one_line(error))
+            self._warned = True
 
     def _conclude(self, trainer: Trainer) -> None:
-        self._save()
+        if self._file is not None:
+            self._write(self._file)
         if not trainer.is_global_zero:
             return
         reports = {file: read_report(file) for file in sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))}

@@ -5,9 +5,12 @@ Checkpoints stay what they are elsewhere, one file with everything, so that a ru
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch.strategies import ModelParallelStrategy
+
+from nest_ssl.checkpoint import load_lightning_checkpoint
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -21,4 +24,23 @@ class ShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        return super().load_checkpoint(checkpoint_path, weights_only=True)  # whatever it brings is not run
+        """Give every process its part of the file. Lightning's own trusts the file more, and an optimiser without a
+        state (plain SGD) less."""
+        from torch.distributed.checkpoint import state_dict as parts
+        from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
+
+        assert self.model is not None
+        assert self.lightning_module is not None
+        checkpoint = load_lightning_checkpoint(Path(self.broadcast(checkpoint_path)), in_place=True)
+        strict = self.lightning_module.strict_loading
+        whole = parts.StateDictOptions(full_state_dict=True, strict=strict)
+        parts.set_model_state_dict(self.model, checkpoint.pop("state_dict"), options=whole)
+        options = parts.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=strict)
+        for optimizer, state in zip(self.optimizers, checkpoint.get("optimizer_states") or [], strict=False):
+            if state["state"]:
+                state = FullyShardedDataParallel.rekey_optim_state_dict(state, OptimStateKeyType.PARAM_NAME, self.model)
+                parts.set_optimizer_state_dict(self.model, optimizer, state, options=options)
+            else:
+                for group, stored in zip(optimizer.param_groups, state["param_groups"], strict=True):
+                    group.update({key: value for key, value in stored.items() if key != "params"})
+        return checkpoint

@@ -172,7 +172,7 @@ class Throughput(Callback):
         return self.total.since(self._recent[0]) if self._latest is None else self._latest
 
     def measured(self) -> Spent:
-        """The run without its first batch, which is slower than the others; of several processes, up to the last log."""
+        """The run without its first batch, slower than the others; of several processes, up to the last log."""
         return self.total.since(self._warm) if self._everywhere is None else self._everywhere
 
     def turn_to(self, activity: Activity) -> None:

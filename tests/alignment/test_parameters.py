@@ -13,6 +13,7 @@ from nest_ssl.alignment.parameters import (
     our_parameters,
     report,
 )
+from nest_ssl.alignment.parameters_command import main
 from nest_ssl.checkpoint import save_nemo
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
@@ -51,6 +52,14 @@ def test_every_kind_of_difference_is_named(cfg):
 def test_an_interpreter_without_nemo_is_one_clear_line():
     with pytest.raises(NestError, match="NeMo could not build the model: ModuleNotFoundError: No module named 'nemo'"):
         nemo_parameters(OmegaConf.create({}), sys.executable)
+
+
+def test_the_package_has_the_command_without_the_tool(cfg, tmp_path, capsys):
+    save_nemo(EncDecDenoiseMaskedTokenPredModel(cfg=cfg), tmp_path / "small.nemo")
+    assert main(["--archive", str(tmp_path / "small.nemo"), "+size=small"]) == 1
+    assert "DIFFERENT" in capsys.readouterr().out
+    assert main(["--archive", str(tmp_path / "nowhere.nemo")]) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path / 'nowhere.nemo'}: no such file\n"
 
 
 def test_the_tool_compares_with_an_archive(cfg, tmp_path):

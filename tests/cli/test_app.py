@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +12,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from nest_ssl import __version__
 from nest_ssl.checkpoint import load_nemo
 from nest_ssl.cli import main
 from nest_ssl.cli.app import app
+from nest_ssl.cli.options import command_line
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
+from nest_ssl.training.command_line import CommandLine
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +44,21 @@ def test_train_takes_what_train_py_takes(run: Callable[..., Result], tmp_path: P
     assert "did you mean 'trainer.max_steps'" in wrong.stderr
 
 
+def test_configurations_are_named_as_for_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ours = ROOT / "config"
+    assert command_line(None, "nest_tiny", None) == CommandLine(ours, "nest_tiny", [])
+    given = command_line(Path("config"), "nest_tiny.yaml", ["seed=1", "~model.optim"])
+    assert given == CommandLine(ours, "nest_tiny", ["seed=1", "~model.optim"])
+    (tmp_path / "config").mkdir()
+    assert command_line(Path("config"), "nest_tiny", None).config_dir == tmp_path / "config"
+
+
+def test_the_version_is_told(run: Callable[..., Result]) -> None:
+    done = run("--version")
+    assert (done.exit_code, done.stdout) == (0, f"nest-ssl {__version__}\n")
+
+
 def test_help_imports_nothing_heavy() -> None:
     code = "import sys, nest_ssl.cli.app; sys.exit(len({'torch', 'numpy', 'lightning', 'hydra'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
@@ -51,6 +70,8 @@ def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_pat
     for source, target in (("a.nemo", "b.safetensors"), ("b.safetensors", "c.nemo")):
         done = run("convert", source, target)
         assert (done.exit_code, done.stdout, done.stderr) == (0, f"wrote {target}\n", "")
+    told = json.loads(run("convert", "a.nemo", "b.safetensors", "--json").stdout)
+    assert told["bytes"] == (tmp_path / "b.safetensors").stat().st_size
     first, last = load_nemo(tmp_path / "a.nemo"), load_nemo(tmp_path / "c.nemo")
     assert first.config == last.config
     assert all(first.state_dict[name].equal(tensor) for name, tensor in last.state_dict.items())
@@ -70,6 +91,11 @@ def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_pat
         ),
         (["align", "--nemo-python", sys.executable, "model.encodr=1"], "model.encodr: no such key"),
         (["align", "--config-path", "nowhere"], "--config-path: 'nowhere' is not a folder"),
+        (["align", "--config-name", "nest_tyny.yaml"], "--config-name: there is no nest_tyny.yaml in "),
+        (
+            [*("align", "-cp", "config", "-cn", "nest_tiny.yaml"), "--nemo-python", sys.executable, "model.encodr=1"],
+            "model.encodr: no such key",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(

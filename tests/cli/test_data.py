@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
+from nest_ssl.cli import data
 from nest_ssl.cli.app import app
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +78,28 @@ def test_the_summary_is_json_on_request(check: Callable[..., Result], broken: Pa
     assert done.exit_code == 1
     assert (found["lines"], found["faulty_lines"], found["problems"]) == (8, 5, {"unreadable": 5})
     assert [example["line"] for example in found["examples"]["unreadable"]] == [f"{broken}:{n}" for n in (4, 5, 6)]
+
+
+def test_tar_files_are_told_as_json_on_request(corpus: DummyCorpus, tmp_path: Path) -> None:
+    arguments = [corpus.train_manifest, "--output", tmp_path / "tarred", "--shards", 1, "--workers", 1, "--json"]
+    done = CliRunner().invoke(app, ["data", "tar", *map(str, arguments)])
+    assert done.exit_code == 0, done.stderr
+    (made,) = json.loads(done.stdout)["sets"]
+    assert (made["utterances"], made["kept_shards"]) == (3, 0)
+    assert Path(made["manifest"]).is_file()
+
+
+def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tmp_path: Path) -> None:
+    tool = [sys.executable, str(ROOT / "tools" / "prepare_dummy_ssl_data.py")]
+    wide = {**os.environ, "COLUMNS": "200"}
+    told = subprocess.run([*tool, "--help"], cwd=tmp_path, env=wide, capture_output=True, text=True).stdout
+    assert str(ROOT / "data" / "dummy_ssl") in told
+    command = typer.main.get_command(data.app).commands["make-dummy"]  # type: ignore[attr-defined]
+    for parameter in command.params:
+        assert parameter.opts[0] in told
+    few = ["--output", "d", "--train", "2", "--val", "1", "--noise", "1", "--seed", "3", "--force"]
+    subprocess.run([*tool, *few], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "d" / "train_manifest.json").read_text().count("\n") == 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from nest_ssl.cli.app import app
+from nest_ssl.cli.options import usable_device
+from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 
@@ -57,7 +59,15 @@ def test_skipped_audio_is_named_and_makes_exit_code_1(folder: Path, tmp_path: Pa
         (["features", "model.nemo", "0.wav", "--output", "f", "--layers", "9"], "--layers: there is no layer 9"),
         (["features", "model.nemo", "0.wav", "--output", "f", "--mix", "1"], "--mix: has 1 weights; expected 3"),
         (["features", "model.nemo", "nowhere.json", "--output", "f"], "'nowhere.json' does not exist"),
+        (["features", "model.nemo", "0.wav", "--output", "f", "--mix", "1,1,1", "--layers", "0"], "--mix, --layers: "),
+        (["features", "model.nemo", "0.wav", "--output", "f", "--device", "nonsense"], "--device: is 'nonsense'; "),
+        (["features", "model.nemo", "0.wav", "--output", "f", "--device", "cuda:99"], "this machine has cpu"),
+        (["features", "model.nemo", "0.wav", "--output", "tones.json/f"], "error: tones.json"),
         (["probe", "model.nemo", "tones.json", "--label", "hight"], "no field 'hight'"),
+        (["probe", "model.nemo", "tones.json", "--label", "height", "--device", "nonsense"], "--device: is 'nonsense'"),
+        (["convert", "model.nemo", "tones.json/x.nemo"], "error: tones.json"),
+        (["data", "make-dummy", "--output", "tones.json/d"], "error: tones.json"),
+        (["data", "tar", "tones.json", "--shards", "1", "--output", "tones.json/t"], "error: tones.json"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
@@ -69,6 +79,25 @@ def test_wrong_input_is_one_line_and_exit_code_2(
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (folder / "f").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux where nobody writes")
+def test_a_folder_where_nothing_can_be_written_is_one_line(folder: Path) -> None:
+    done = run("convert", folder / "model.nemo", "/proc/x.safetensors")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: /proc/x.safetensors: cannot be written: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_device_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert usable_device(None) is None
+    assert usable_device("cpu") == "cpu"
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    assert usable_device("cuda:1") == "cuda:1"
+    with pytest.raises(NestError, match=r"--device: is 'cuda:2'; this machine has cpu, cuda, cuda:0, cuda:1$"):
+        usable_device("cuda:2")
 
 
 def test_a_probe_of_random_weights_says_so(folder: Path) -> None:

@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from nest_ssl.cli.app import app
 
@@ -84,6 +86,44 @@ def test_help_has_an_example_whose_options_exist(path: tuple[str, ...]) -> None:
     assert tuple(words[1 : 1 + len(path)]) == path
     known = set(re.findall(r"--[a-z][a-z-]*", text.replace(example, "")))
     assert {word.partition("=")[0] for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("path", [path for path in LEAVES if path != ("train",)], ids=" ".join)
+def test_help_fills_its_lines(path: tuple[str, ...], columns: int) -> None:
+    prose = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(columns)}).stdout.partition("╭")[0]
+    lines = [line.strip() for line in prose.splitlines()]
+    for line, following in pairwise(lines):
+        if line and following:  # within a paragraph, the next word was too long for the line
+            assert len(line) + 1 + len(following.split()[0]) > columns - 2, line
+
+
+@pytest.mark.parametrize("path", [path for path in LEAVES if path != ("train",)], ids=" ".join)
+def test_all_that_is_written_about_options_is_shown(path: tuple[str, ...]) -> None:
+    """Rich would take words in brackets for a style."""
+    told = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "160"}).stdout
+    told = " ".join(told.replace("│", " ").split())
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    for parameter in command.params:
+        assert " ".join((getattr(parameter, "help", None) or "").split()) in told
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processor time is read as on Unix")
+@pytest.mark.parametrize("script", ["train.py", "train_with_saver.py"])
+def test_help_of_the_scripts_appears_at_once(script: str) -> None:
+    code = f"import runpy, sys; sys.argv[0] = '{script}'; runpy.run_path('{ROOT / script}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", code, "--help"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, f"usage: {script}" in done.stdout) == (0, True)
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert loaded.isdisjoint(HEAVY)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the process tells as on Unix how it ended")

@@ -32,6 +32,12 @@ def test_the_page_lies_in_the_runs_folder(run: Callable[..., Result], folder: Pa
     assert "Nearest shipped configuration" in (folder / "report.html").read_text("utf-8")
 
 
+def test_a_folder_of_runs_means_the_newest_and_says_so(run: Callable[..., Result], folder: Path) -> None:
+    done = run("experiments")
+    assert (done.exit_code, done.stdout) == (0, "report: experiments/one/report.html\n")
+    assert done.stderr == "experiments: the newest run below it is experiments/one\n"
+
+
 def test_the_page_can_lie_elsewhere(run: Callable[..., Result], folder: Path, tmp_path: Path) -> None:
     assert run("experiments/one", "--output", "pages/one.html").exit_code == 0
     assert (tmp_path / "pages" / "one.html").read_text("utf-8").endswith("</html>\n")
@@ -53,10 +59,7 @@ def test_json_holds_key_figures_and_verdicts_and_nothing_else_is_printed(
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere: no such folder"),
-        (
-            ["experiments"],
-            "not the folder of a run: has neither config.yaml nor events.out.tfevents.*; runs below it: ",
-        ),
+        (["experiments/one/samples"], "experiments/one/samples: not the folder of a run, nor is there one below it: "),
         (["experiments/one", "experiments/one"], "experiments/one: named twice"),
         (["experiments/one", "--output", "experiments/one/config.yaml/page.html"], "cannot be written"),
     ],
@@ -64,6 +67,7 @@ def test_json_holds_key_figures_and_verdicts_and_nothing_else_is_printed(
 def test_wrong_input_is_one_line_and_exit_code_2(
     run: Callable[..., Result], folder: Path, arguments: list[str], message: str
 ) -> None:
+    (folder / "samples").mkdir()
     done = run(*arguments)
     assert done.exit_code == 2
     assert message in done.stderr

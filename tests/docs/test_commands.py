@@ -1,4 +1,4 @@
-"""Every command of the README and the docs is run, on small data and a small model under the names that they use."""
+"""Every command and every Python snippet of the README and the docs is run, on small data and a small model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ ELSEWHERE = {
     "nest-ssl probe model.nemo probe_data": "needs packages of speech",
 }
 
+SNIPPETS_ELSEWHERE = {"fine_tuning.md": "tests/parity/test_fine_tuning.py: needs NeMo"}
+
 
 @dataclass(frozen=True)
 class Command:
@@ -57,17 +60,23 @@ class Command:
 
 def commands() -> Iterator[Command]:
     """What the code blocks of a shell hold, without comments; lines that go on are one."""
+    for page, block in blocks("bash"):
+        for line in re.sub(r"\\\n\s*", "", block).splitlines():
+            typed = re.sub(r"(^|\s)#.*", "", line).strip()
+            if typed:
+                yield Command(page, typed)
+
+
+def blocks(language: str) -> Iterator[tuple[str, str]]:
+    """Page and code block, in English: the other language has the same ones (tests/docs/test_site.py)."""
     for page in PAGES:
-        if page.name.endswith(".zh.md"):
-            continue  # the same commands: tests/docs/test_site.py
-        for block in re.findall(r"(?ms)^ *```bash\n(.*?)^ *```", page.read_text(encoding="utf-8")):
-            for line in re.sub(r"\\\n\s*", "", block).splitlines():
-                typed = re.sub(r"(^|\s)#.*", "", line).strip()
-                if typed:
-                    yield Command(page.name, typed)
+        if not page.name.endswith(".zh.md"):
+            for block in re.findall(rf"(?ms)^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8")):
+                yield page.name, textwrap.dedent(block)
 
 
 ALL = list(dict.fromkeys(commands()))
+SNIPPETS = list(blocks("python"))
 STARTED = [command for command in ALL if re.match(r"python start\.py(?! train)", command.line)]
 RUN = [command for command in ALL if command not in STARTED and not command.line.startswith(tuple(ELSEWHERE))]
 
@@ -88,7 +97,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert train([*SMALL, f"exp_manager.explicit_log_dir={folder}/runs/a"], config_dir=ROOT / "config") == 0
-    for name in ("runs/b", "runs/c", "nest_experiments/NEST-tiny", "nest_experiments/SSL-NEST-FastConformer"):
+    dated = "nest_experiments/NEST-tiny/2026-01-01_00-00-00"  # the demonstration makes a folder at each start
+    for name in ("runs/b", "runs/c", dated, "nest_experiments/SSL-NEST-FastConformer"):
         shutil.copytree(folder / "runs" / "a", folder / name)
     shutil.copy(next((folder / "runs" / "a" / "checkpoints").glob("*.nemo")), folder / "model.nemo")
     shutil.copy(next((folder / "runs" / "a" / "checkpoints").glob("*last.ckpt")), folder / "last.ckpt")
@@ -128,6 +138,29 @@ def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkey
     done = CliRunner().invoke(app, arguments)
     finding = 1 if arguments[0] in ("probe", "doctor") or arguments[:2] == ["data", "check"] else 0
     assert done.exit_code in (0, finding), done.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "snippet"), [found for found in SNIPPETS if found[0] not in SNIPPETS_ELSEWHERE])
+def test_a_snippet_runs_as_it_stands(
+    page: str, snippet: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("model.nemo", "a.wav"):
+        shutil.copy(place / name, tmp_path)
+    for number, name in enumerate(("a.wav", "von Anna/b.flac", "语音/c.WAV")):
+        (tmp_path / "audio" / name).parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(tmp_path / "audio" / name, np.sin(np.arange(16000 * (1 + number)) / 20) / 2, 16000)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippet, page, "exec"), {"__name__": "__main__"})
+    for manifest in tmp_path.glob("*.json"):  # one that it wrote: of every file
+        done = CliRunner().invoke(app, ["data", "check", str(manifest)])
+        assert done.exit_code == 0, done.output
+        assert len(manifest.read_text(encoding="utf-8").splitlines()) == 3
+
+
+@pytest.mark.parametrize("page", SNIPPETS_ELSEWHERE)
+def test_a_snippet_that_is_shown_elsewhere_is_still_in_the_docs(page: str) -> None:
+    assert page in dict(SNIPPETS)
 
 
 @pytest.mark.parametrize("command", STARTED, ids=str)

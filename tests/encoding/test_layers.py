@@ -32,7 +32,12 @@ def test_a_mix_is_the_sum_with_the_weights_as_they_are(tmp_path: Path) -> None:
         torch.testing.assert_close(mixed, layers[0] - 0.5 * layers[2])
 
 
-@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,nan"])
+def test_many_weights_in_full_are_numbers_and_no_name_of_a_file() -> None:
+    weights = [1 / 17 + number / 1e9 for number in range(18)]
+    assert Layers.mix(",".join(map(repr, weights)), last=17).weights == tuple(weights)
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,nan", "", "x" * 300])
 def test_a_mix_has_a_weight_for_each_layer(text: str) -> None:
     with pytest.raises(NestError, match="--mix"):
         Layers.mix(text, last=2)

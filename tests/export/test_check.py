@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from torch import Tensor
@@ -38,6 +40,12 @@ def test_other_shapes_other_lengths_and_nan_are_not_tolerated() -> None:
     for pair in wrong:
         trial = Trial((6, 3), difference(pair, (encoded, lengths)))
         assert not Check((Trial((6, 3), 0.0), trial), tolerance=1e9).passed
+
+
+def test_an_infinite_difference_is_null_in_json() -> None:
+    told = Check((Trial((6,), 0.5), Trial((3,), float("inf"))), tolerance=1e-3).as_dict()
+    assert told["largest_difference"] is None
+    assert [trial["difference"] for trial in json.loads(json.dumps(told, allow_nan=False))["trials"]] == [0.5, None]
 
 
 @pytest.mark.parametrize("kind", ["audio", "features"])

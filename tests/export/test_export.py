@@ -130,6 +130,14 @@ def test_weights_come_back_to_the_last_bit(archive: Path, tmp_path: Path) -> Non
     assert all(tensor.equal(after.state_dict[name]) for name, tensor in before.state_dict.items())
 
 
+def test_a_machine_with_a_gpu_exports_on_its_cpu(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs to trace and to check with are made there."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert export(archive, tmp_path / "model.safetensors").check.passed
+
+
 def test_a_file_that_differs_from_the_model_is_not_kept(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch.multiprocessing import spawn
 
-from nest_ssl.checkpoint import load_lightning_checkpoint
+from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.errors import NestError
 from nest_ssl.training.ranks import refuse_different_weights
@@ -25,6 +25,7 @@ from tests.integration.test_resume import children, differences, is_alive, newes
 ROOT = Path(__file__).parents[2]
 TWO = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"]
 SHARDED = [*TWO[:2], "trainer.strategy=fsdp"]
+STATELESS = ["model.optim.name=sgd", "~model.optim.betas"]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo"),
@@ -95,7 +96,7 @@ EQUAL_HALVES = [
     *("model.preprocessor.dither=0", "model.encoder.dropout=0", "model.encoder.dropout_pre_encoder=0"),
     *("model.encoder.dropout_att=0", "model.encoder.conv_norm_type=layer_norm", "model.masking.mask_prob=1.0"),
     *("model.train_ds.noise_manifest=null", "model.train_ds.batch_augmentor=null"),
-    *("model.optim.name=sgd", "~model.optim.betas", "trainer.max_steps=5"),
+    *(*STATELESS, "trainer.max_steps=5"),
 ]
 
 
@@ -122,7 +123,9 @@ def test_two_processes_equal_one_with_twice_the_batch(two: list[str], tmp_path: 
         torch.testing.assert_close(ours[name], value, rtol=0, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("two", [TWO, SHARDED], ids=["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "two", [TWO, SHARDED, [*SHARDED, *STATELESS]], ids=["ddp", "fsdp", "fsdp, an optimiser without a state"]
+)
 def test_a_run_of_two_goes_on_with_the_same_bits(two: list[str], corpus: DummyCorpus, tmp_path: Path) -> None:
     words = command(corpus, *two, "trainer.val_check_interval=2", "trainer.max_steps=8")
     run(tmp_path / "whole", words)
@@ -199,8 +202,8 @@ def test_torchrun_starts_the_processes_too(corpus: DummyCorpus, tmp_path: Path) 
     assert not {*seen(first, 0)} & {*seen(second, 0)}
 
 
-def test_slurm_starts_the_processes_too(corpus: DummyCorpus, tmp_path: Path) -> None:
-    words = command(corpus, *TWO, "trainer.max_steps=2")
+def test_slurm_starts_the_processes_too_and_they_agree_on_one_folder(corpus: DummyCorpus, tmp_path: Path) -> None:
+    words = command(corpus, *TWO, "trainer.max_steps=2", "exp_manager.resume_if_exists=false")
     job = {
         "SLURM_JOB_ID": "7",
         "SLURM_JOB_NAME": "nest",
@@ -210,11 +213,28 @@ def test_slurm_starts_the_processes_too(corpus: DummyCorpus, tmp_path: Path) -> 
         "SLURM_NODEID": "0",
         "MASTER_PORT": "29612",
     }
-    tasks = [start(tmp_path, words, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in ("0", "1")]
+    tasks = []
+    for rank in ("1", "0"):
+        tasks.append(start(tmp_path, words, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank))
+        time.sleep(1.5)  # folders are named after the second
     for task in tasks:
         assert task.wait(timeout=120) == 0, (tmp_path / "log.txt").read_text()
     first, second = records(tmp_path)
     assert not {*seen(first, 0)} & {*seen(second, 0)}
+    (name,) = (tmp_path / "nest_experiments").iterdir()
+    (folder,) = name.iterdir()
+    assert list(folder.rglob("*last.ckpt"))
+
+
+def test_parts_of_a_model_are_archived_as_the_best_one_was(corpus: DummyCorpus, tmp_path: Path) -> None:
+    best = "+exp_manager.checkpoint_callback_params.save_best_model=true"
+    run(tmp_path, command(corpus, *SHARDED, best, "trainer.max_steps=4", "trainer.val_check_interval=2"))
+    (archive,) = tmp_path.rglob("*.nemo")
+    (checkpoint,) = (path for path in tmp_path.rglob("*.ckpt") if not path.stem.endswith("-last"))
+    weights = load_lightning_checkpoint(checkpoint)["state_dict"]
+    archived = load_nemo(archive).state_dict
+    assert archived.keys() == weights.keys()
+    assert all(torch.equal(archived[name], value) for name, value in weights.items())
 
 
 def compare_in_two_processes(rank: int, folder: str, same: bool) -> None:

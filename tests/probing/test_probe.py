@@ -12,6 +12,7 @@ import soundfile
 import torch
 
 from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.encoding import Encoder
 from nest_ssl.errors import ManifestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.probing import Request, probe
@@ -133,6 +134,45 @@ def test_a_group_is_on_one_side_and_labels_are_on_both() -> None:
     assert sorted(first + second) == list(range(120))
     assert {examples[index].group for index in first}.isdisjoint(examples[index].group for index in second)
     assert {examples[index].label for index in second} == set("abc")
+
+
+def test_a_split_that_leaves_one_label_is_refused() -> None:
+    """Some seed or other holds out the only group of a label."""
+    examples = [_example("b" if group == 0 else "a", str(group)) for group in range(4) for _ in range(5)]
+    refused = []
+    for seed in range(20):
+        try:
+            learnt, _ = split(examples, 4, seed)
+            assert {examples[index].label for index in learnt} == {"a", "b"}
+        except ManifestError as error:
+            refused.append(str(error))
+    assert refused
+    assert all("only label 'a' is left to learn from" in message and "--group-by" in message for message in refused)
+
+
+def test_a_label_of_one_group_is_refused_before_anything_is_encoded(
+    model_file: Path, order_manifest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [json.loads(line) for line in Path(order_manifest).read_text().splitlines()[:20]]
+    for number, row in enumerate(rows):
+        row |= {"speaker": number // 5, "accent": "north" if number < 5 else "south"}
+    manifest = tmp_path / "accents.json"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    request = Request(model_file, str(manifest), "accent", test=str(manifest), group_by="speaker")
+    seed = next(seed for seed in range(20) if _leaves_one_label(seed))
+    monkeypatch.setattr(Encoder, "encode", lambda *_: pytest.fail("was encoded"))
+    with pytest.raises(ManifestError, match="only label 'south' is left to learn from"):
+        probe(replace(request, seed=seed), lambda *news: None)
+
+
+def _leaves_one_label(seed: int) -> bool:
+    """Of four groups of five utterances, of which the first has a label of its own."""
+    examples = [_example("north" if number < 5 else "south", str(number // 5)) for number in range(20)]
+    try:
+        split(examples, 4, seed)
+    except ManifestError:
+        return True
+    return False
 
 
 def _example(label: str, group: str) -> Example:

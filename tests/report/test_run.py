@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from nest_ssl.errors import NestError
-from nest_ssl.report.run import open_runs
+from nest_ssl.report.run import newest_run, open_runs
 from tests.report.example_runs import write_run
 
 
@@ -28,20 +29,22 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         open_runs([tmp_path / "nowhere"])
 
 
-def test_a_folder_above_runs_suggests_them_and_none_of_their_own_folders(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        write_run(tmp_path / "experiments" / name, began=1000.0, steps=100)
-    inner = tmp_path / "experiments" / "a" / "run_0"
+def test_a_folder_above_runs_means_the_newest_and_none_of_its_own_folders(tmp_path: Path) -> None:
+    older, newer = (write_run(tmp_path / "experiments" / name, began=1000.0, steps=100) for name in ("b", "a"))
+    inner = older / "run_0"
     inner.mkdir()
     (inner / "config.yaml").write_text("name: earlier\n")
-    with pytest.raises(NestError) as error:
+    for folder, written in ((inner, 3000), (older, 1000), (newer, 2000)):
+        for path in folder.iterdir():
+            os.utime(path, (written, written))
+    assert newest_run(tmp_path) == newest_run(tmp_path / "experiments") == newest_run(newer) == newer
+    assert newest_run(older) == older
+
+
+def test_a_folder_without_any_run_is_named(tmp_path: Path) -> None:
+    assert newest_run(tmp_path) == tmp_path
+    with pytest.raises(NestError, match=r"not the folder of a run, nor is there one below it: has neither config.yaml"):
         open_runs([tmp_path])
-    message = str(error.value)
-    assert "has neither config.yaml nor events.out.tfevents.*; runs below it: " in message
-    assert sorted(message.partition("runs below it: ")[2].split(", ")) == [
-        str(tmp_path / "experiments" / name) for name in ("a", "b")
-    ]
-    assert "\n" not in message
 
 
 def test_a_configuration_that_is_none_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from nest_ssl.errors import NestError
 from nest_ssl.report.samples import as_wav, newest_samples, runs, spectrogram, token_strip
+from nest_ssl.training.pictures import loudness_colours, loudness_levels, token_colours
 from tests.report.example_runs import write_samples
 
 
@@ -69,6 +70,14 @@ def test_the_spectrogram_has_a_pixel_a_value_and_grows_lighter_upwards() -> None
 @pytest.mark.parametrize("features", [np.full((4, 5), np.nan), np.zeros((4, 5)), np.array([[np.inf, -np.inf]])])
 def test_unusual_features_make_a_picture(features: np.ndarray) -> None:
     assert Image.open(decoded(spectrogram(features), "image/png")).size == features.shape[::-1]
+
+
+def test_pages_and_loggers_show_the_same_colours() -> None:
+    features, tokens = np.random.default_rng(0).normal(size=(8, 20)), np.arange(20)[:, None]
+    drawn = np.array(Image.open(decoded(spectrogram(features), "image/png")).convert("RGB"))
+    np.testing.assert_array_equal(drawn, loudness_colours()[loudness_levels(features)])
+    strip = np.array(Image.open(decoded(token_strip(tokens), "image/png")).convert("RGB"))
+    np.testing.assert_array_equal(strip[0], token_colours(tokens[:, 0]))
 
 
 def test_the_same_token_has_the_same_colour_in_every_book() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch.utils.data import DataLoader, IterableDataset
 
 from nest_ssl.checkpoint import SavedModel
+from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training import checkpoint_files, checkpoints
 from nest_ssl.training.checkpoint_files import CheckpointFiles
@@ -198,13 +201,14 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    losses, disk = [5.0, 4.0, 3.0, 2.0], FullDisk(monkeypatch, range(4, 7))
+    losses, disk = [5.0, 4.0, 3.0, 2.0], FullDisk(monkeypatch, range(4, 8))  # the background may be a step behind
     stop = RaiseAtStep(7, RuntimeError("power cut"))
     with pytest.raises(RuntimeError, match="power cut"):
         train(fit, regression(losses), tmp_path, disk, stop, max_steps=8, settings={"async_save": background})
     assert files(tmp_path) == {"NEST--val_loss=5.000-step=2.ckpt", "NEST--val_loss=5.000-step=2-last.ckpt"}
     assert "No space left on device; training goes on, the newest is" in caplog.text
 
+    disk.full = range(0)
     disk = FullDisk(monkeypatch, range(4, 7))
     train(fit, regression(losses), tmp_path / "on", disk, max_steps=8, settings={"async_save": background})
     assert files(tmp_path / "on") == {"NEST--val_loss=2.000-step=8.ckpt", "NEST--val_loss=2.000-step=8-last.ckpt"}
@@ -254,6 +258,171 @@ def test_without_being_asked_the_archive_is_written_at_the_end_only(
     train(fit, regression([3.0, 2.0, 1.0]), tmp_path, settings={"save_nemo_on_train_end": True})
     assert len(archives) == 1
     assert "NEST.nemo" in files(tmp_path)
+
+
+SAVE_AT_END = {"save_nemo_on_train_end": True}
+
+
+def test_an_archive_that_could_not_be_written_is_by_the_next_start(
+    fit: Any, regression: Any, tmp_path: Path, archives: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    first = train(fit, regression([3.0, 2.0, 1.0]), tmp_path, settings=SAVE_AT_END)
+    longer = {"max_steps": 8, "ckpt_path": first.last_model_path, "settings": SAVE_AT_END}
+    with monkeypatch.context() as disk:
+        disk.setattr(checkpoints, "write_nemo", full)
+        with pytest.raises(CheckpointError, match="the end of the run could not be saved"):
+            train(fit, regression([0.9]), tmp_path, **longer)
+    (last,) = (tmp_path / "checkpoints").glob("*-last.ckpt")
+    assert step_of(last) == 8
+    assert len(archives) == 1
+    model = regression()
+    train(fit, model, tmp_path, max_steps=8, ckpt_path=last, settings=SAVE_AT_END)  # nothing left to train
+    assert math.isclose(archives[-1], float(model.layer.weight.detach().sum()))
+    assert len(archives) == 2
+
+
+def test_an_archive_of_an_earlier_end_is_replaced_also_where_the_step_is_the_same(
+    fit: Any, regression: Any, tmp_path: Path, archives: list[float]
+) -> None:
+    first = train(fit, regression([3.0, 2.0, 1.0]), tmp_path)
+    (tmp_path / "checkpoints" / "NEST.nemo").write_text("of another run")
+    stop, longer = RaiseAtStep(7, SIGTERMException()), {"max_steps": 8, "ckpt_path": first.last_model_path}
+    with pytest.raises(SIGTERMException):
+        train(fit, regression([]), tmp_path, stop, settings=SAVE_AT_END, **longer)
+    assert archives == []
+    (last,) = (tmp_path / "checkpoints").glob("*-last.ckpt")
+    train(fit, regression([]), tmp_path, max_steps=7, ckpt_path=last, settings=SAVE_AT_END)
+    assert len(archives) == 1
+
+
+def test_the_best_archive_leaves_the_model_where_training_left_it(
+    fit: Any, regression: Any, tmp_path: Path, archives: list[float]
+) -> None:
+    model = regression([3.0, 1.0, 2.0])
+    checkpoint = train(fit, model, tmp_path, settings={"save_best_model": True, **SAVE_AT_END})
+    last = torch.load(checkpoint.last_model_path, weights_only=True)["state_dict"]["layer.weight"]
+    assert torch.equal(model.layer.weight, last)  # which, divided among processes, could not be loaded into, either
+    assert archives != [float(last.sum())]
+
+
+def test_a_best_checkpoint_that_cannot_be_read_is_an_end_that_could_not_be_saved(
+    fit: Any, regression: Any, tmp_path: Path
+) -> None:
+    class Damage(Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+            if trainer.global_step == 5:
+                Path(trainer.checkpoint_callback.best_model_path).write_bytes(b"nothing")  # type: ignore[union-attr]
+
+    settings = {"save_best_model": True, **SAVE_AT_END}
+    with pytest.raises(CheckpointError, match=r"the end of the run could not be saved: .*step=4\.ckpt: damaged"):
+        train(fit, regression([3.0, 1.0, 2.0]), tmp_path, Damage(), settings=settings)
+
+
+class Stream(IterableDataset):
+    """Three batches, which nobody knows before the end."""
+
+    def __iter__(self) -> Any:
+        return iter(torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("interval", [2, 4])  # with a validation at the end, and without
+@pytest.mark.parametrize("end", [{"max_epochs": 2, "max_steps": -1}, {"max_steps": 6}])
+def test_a_run_over_data_of_unknown_length_that_is_at_its_end_stays_there(
+    interval: int, end: dict[str, int], fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regression, "train_dataloader", lambda _: DataLoader(Stream(), batch_size=1))
+    schedule = {"val_check_interval": interval, "check_val_every_n_epoch": None, **end}
+    first = train(fit, regression([3.0, 2.0, 1.0]), tmp_path, **schedule)
+    assert step_of(first.last_model_path) == 6
+    train(fit, regression([1.0]), tmp_path, ckpt_path=first.last_model_path, **schedule)
+    assert files(tmp_path) == {Path(first.best_model_path).name, Path(first.last_model_path).name}
+
+
+def test_a_run_over_data_of_unknown_length_that_ends_within_an_epoch_goes_on_there(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regression, "train_dataloader", lambda _: DataLoader(Stream(), batch_size=1))
+    schedule = {"val_check_interval": 2, "check_val_every_n_epoch": None}
+    first = train(fit, regression([3.0, 2.0]), tmp_path, max_steps=5, **schedule)
+    assert torch.load(first.last_model_path, weights_only=True)["epoch"] == 1
+
+
+def test_a_run_that_gets_more_epochs_goes_on_with_the_data_of_the_next_one(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batches(folder: str, *epochs: int) -> list[float]:
+        """What is trained on by a run of so many epochs, then of so many."""
+        torch.manual_seed(1)
+        trained_on: list[float] = []
+
+        class Note(Callback):
+            def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+                trained_on.append(float(batch[0, 0]))
+
+        last = None
+        for count in epochs:
+            end = {"max_epochs": count, "max_steps": -1, "val_check_interval": 1.0, "limit_val_batches": 0}
+            settings = {"monitor": "train_loss"}
+            last = train(
+                fit, regression(), tmp_path / folder, Note(), ckpt_path=last, settings=settings, **end
+            ).last_model_path
+        return trained_on
+
+    numbers = torch.arange(10.0)[:, None].expand(10, 2)
+    monkeypatch.setattr(regression, "train_dataloader", lambda _: ResumableLoader(numbers, shuffle=True))
+    assert batches("parts", 1, 3) == batches("whole", 3)
+
+
+def test_a_checkpoint_that_a_kill_left_unfinished_is_removed_by_the_next_start(
+    fit: Any, regression: Any, tmp_path: Path
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    killed = folder / ".NEST--val_loss=9.000-step=1-last.ckpt.0123abcd.tmp"
+    others = folder / ".notes.txt.0123abcd.tmp"
+    for path in (killed, others):
+        path.write_bytes(b"half")
+        os.utime(path, (1e9, 1e9))
+    train(fit, regression([3.0]), tmp_path, max_steps=2)
+    assert not killed.exists()
+    assert others.exists()
+
+
+def test_a_best_checkpoint_that_a_kill_left_out_of_the_books_is_written_again_under_its_name(
+    fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_last = RunCheckpoint._save_last_checkpoint
+
+    def die_at_step_4(self: RunCheckpoint, trainer: pl.Trainer, *more: Any) -> None:
+        if trainer.global_step == 4:
+            raise RuntimeError("killed between best and last")
+        save_last(self, trainer, *more)
+
+    settings = {"save_top_k": 3}
+    with monkeypatch.context() as killed:
+        killed.setattr(RunCheckpoint, "_save_last_checkpoint", die_at_step_4)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(fit, regression([3.0, 2.0]), tmp_path, settings=settings)
+    (last,) = (tmp_path / "checkpoints").glob("*-last.ckpt")
+    assert step_of(last) == 2
+    resumed = train(fit, regression([2.0, 1.0]), tmp_path, ckpt_path=last, settings=settings)
+    best = {f"NEST--val_loss={loss}.000-step={step}.ckpt" for loss, step in ((3, 2), (2, 4), (1, 6))}
+    assert files(tmp_path) == {*best, "NEST--val_loss=1.000-step=6-last.ckpt"}
+    assert {Path(path).name for path in resumed.best_k_models} == best
+
+
+def test_files_that_were_there_before_keep_their_content(fit: Any, regression: Any, tmp_path: Path) -> None:
+    first = train(fit, regression([3.0]), tmp_path, max_steps=2)
+    name = "NEST--val_loss=2.000-step=4.ckpt"
+    mine = tmp_path / "checkpoints" / name
+    mine.write_text("mine")
+    os.utime(mine, (1e9, 1e9))
+    train(fit, regression([2.0]), tmp_path, max_steps=4, ckpt_path=first.last_model_path)
+    assert mine.read_text() == "mine"
+    assert "NEST--val_loss=2.000-step=4-v1.ckpt" in files(tmp_path)
 
 
 def test_a_checkpoint_from_elsewhere_names_nothing_to_delete(tmp_path: Path) -> None:

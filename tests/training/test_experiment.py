@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
-from nest_ssl.errors import ConfigError
-from nest_ssl.training.experiment import Experiment, plan_experiment
+from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.training import experiment as experiments
+from nest_ssl.training.experiment import Experiment, ExperimentFolder, plan_experiment
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +134,46 @@ def test_loggers_are_asked_for_by_name_where_they_are_not_installed(
 
 def test_checkpoints_of_the_trainers_own_are_allowed_without_exp_managers() -> None:
     plan({"enable_checkpointing": True}, create_checkpoint_callback=False)
+
+
+def start(experiment: Experiment, **trainer: Any) -> ExperimentFolder:
+    """What happens in a process before its first step; `broadcast` is what the first process says."""
+    strategy = SimpleNamespace(broadcast=trainer.pop("broadcast", lambda value: value))
+    place = SimpleNamespace(is_global_zero=True, strategy=strategy, callbacks=[], **trainer)
+    folder = ExperimentFolder(experiment, OmegaConf.create({"seed": 1}))
+    folder.setup(place, None, "fit")  # type: ignore[arg-type]
+    folder.on_fit_start(place, None)  # type: ignore[arg-type]
+    return folder
+
+
+def test_what_an_earlier_start_wrote_is_kept_also_where_one_before_it_was_removed(tmp_path: Path) -> None:
+    experiment = plan(explicit_log_dir=str(tmp_path / "run"))
+    for _ in range(3):
+        start(experiment)
+    (tmp_path / "run" / "run_0" / "config.yaml").unlink()
+    (tmp_path / "run" / "run_0" / "environment.json").unlink()
+    (tmp_path / "run" / "run_0").rmdir()
+    start(experiment)
+    assert sorted(path.name for path in (tmp_path / "run").glob("run_*")) == ["run_1", "run_2"]
+    assert (tmp_path / "run" / "run_2" / "config.yaml").read_text() == "seed: 1\n"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(experiments, "atomic_write", full)
+    with pytest.raises(NestError, match=r"run: the run's folder cannot be written: \[Errno 28\] No space left"):
+        start(plan(explicit_log_dir=str(tmp_path / "run")))
+
+
+def test_every_process_writes_where_the_first_one_does(tmp_path: Path) -> None:
+    first, other = plan(explicit_log_dir=str(tmp_path / "12-59-59")), plan(explicit_log_dir=str(tmp_path / "13-00-00"))
+    callbacks = other.callbacks(OmegaConf.create())
+    trainer = SimpleNamespace(callbacks=callbacks, strategy=SimpleNamespace(broadcast=lambda _: str(first.folder)))
+    callbacks[0].setup(trainer, None, "fit")  # type: ignore[arg-type]
+    folders = [callback.folder for callback in callbacks if hasattr(callback, "folder")]
+    assert folders == [first.folder / "nonfinite_batches", first.folder, first.folder / "samples"]
+    assert callbacks[0].experiment.folder == first.folder  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -57,6 +58,35 @@ def test_a_run_that_starts_again_goes_on_with_its_report(tmp_path: Path, left: s
     assert listed(file) == [("silent", 0, 3, 1), ("unreadable", 0, 5, 1)]
     again.on_exception(at(6), None, KeyboardInterrupt())  # type: ignore[arg-type]
     assert listed(file) == [("silent", 0, 3, 2), ("unreadable", 0, 5, 1)]
+
+
+class _HalfAFile(io.FileIO):
+    """What is written to a full disk."""
+
+    def write(self, text: Any) -> int:
+        super().write(text[: len(text) // 2].encode())
+        raise OSError(28, "No space left on device")
+
+
+def test_a_full_disk_costs_neither_the_run_nor_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    report, file = ProblemReport(tmp_path), tmp_path / "problem_audio.jsonl"
+    met(report, at(1), SILENT)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", lambda path, *_, **__: _HalfAFile(path, "ab"))
+        full.setattr(Path, "write_text", lambda path, *_, **__: _HalfAFile(path, "wb").write("of it"))
+        met(report, at(2), GONE)
+        met(report, at(3), GONE, GONE._replace(kind="silent"))
+    assert [line for line in caplog.messages if "No space left on device" in line] == caplog.messages
+    assert len(caplog.messages) == 1
+    met(report, at(4), SILENT._replace(kind="unreadable"))
+    assert [record[:3] for record in listed(file)] == [
+        ("silent", 0, 1),
+        ("unreadable", 0, 2),
+        ("silent", 0, 3),
+        ("unreadable", 0, 4),
+    ]
 
 
 def test_every_process_has_its_own_and_the_first_sums_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
