@@ -66,8 +66,13 @@ class Measurement:
     overrides: tuple[str, ...] = ()
 
     def choose(self, corpus: Corpus, round_number: int) -> list[Clip]:
-        """The clips of a round, warm-up first; each round has the same lengths in other company."""
-        warm_up = corpus.cut([WARM_UP_CLIP] * WARM_UP * self.batch_size)
+        """The clips of a round, warm-up first; each round has the same lengths in other company.
+
+        Where all clips have one length, so has the warm-up: memory of that size is then there when the clock runs.
+        """
+        one_length = isinstance(self.clips, tuple) and len(set(self.clips)) == 1
+        length = self.clips[0] if one_length else WARM_UP_CLIP  # type: ignore[index]
+        warm_up = corpus.cut([length] * WARM_UP * self.batch_size)
         if isinstance(self.clips, tuple):
             return [*warm_up, *corpus.cut(self.clips)]
         count = self.batch_size * (self.steps if self.kind in ("train", "ablation") else 6)
@@ -96,20 +101,21 @@ def _full() -> list[Measurement]:
         Measurement("training-small-20", "rate", 20.0, ALL, size="small", steps=8, rounds=2),
         Measurement("training-large-60", "rate", 60.0, batch_size=long_batch, rounds=3),
         Measurement("training-small-60", "rate", 60.0, size="small", batch_size=long_batch, steps=8, rounds=2),
-        Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, matrix_peak=True),
-        Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, matrix_peak=True),
+        Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, rounds=3, matrix_peak=True),
+        Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, rounds=3, matrix_peak=True),
         Measurement("stages", "rate", 20.0, steps=4, stages=True),
         Measurement("ablation", "seconds", 20.0, (FAST,), kind="ablation", steps=3),
         Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
         Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
-        Measurement(
-            "growth-length", "rate", tuple(d for d in lengths for _ in range(4)), batch_size=4, steps=4, rounds=3
-        ),
-        *(
-            Measurement(f"growth-batch-{size}", "rate", _same(10.0, size, 2), batch_size=size, steps=2, rounds=3)
-            for size in batch_sizes
-        ),
+        *(_growth(4, length) for length in lengths),
+        *(_growth(size, 10.0) for size in batch_sizes),
     ]
+
+
+def _growth(clips: int, length: float) -> Measurement:
+    """What a step costs: one point of a curve, in processes of its own."""
+    name = f"growth-{clips}-{length:g}"
+    return Measurement(name, "rate", _same(length, clips, 3), batch_size=clips, steps=3, rounds=2)
 
 
 def _quick() -> list[Measurement]:

@@ -66,12 +66,12 @@ class Orchestra:
         self.workers = workers
 
     def turns(self, measurements: Sequence[Measurement]) -> list[Turn]:
-        """Round by round, so that a machine that slows down slows everybody down."""
+        """Round by round, so that a machine that slows down slows everybody down; each round, another side begins."""
         return [
             Turn(measurement, side, number, measurement.choose(self.corpus, number))
             for measurement in measurements
             for number in range(measurement.rounds)
-            for side in measurement.sides
+            for side in _from(measurement.sides, number)
             if not self.results.has(measurement.name, side.name, number)
         ]
 
@@ -138,6 +138,11 @@ class Orchestra:
         )
 
 
+def _from(sides: tuple[Side, ...], start: int) -> tuple[Side, ...]:
+    start %= len(sides)
+    return sides[start:] + sides[:start]
+
+
 def _environment() -> dict[str, str]:
     """The same number of threads on both sides: all cores, or what the user has set."""
     return {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ}
@@ -196,7 +201,13 @@ def bench(options: argparse.Namespace) -> int:
     print(f"audio, results and logs are kept in {folder}", flush=True)
     corpus = load_corpus(folder, options.install_speech)
     results = Results.read(place / "results.json") if options.go_on or options.only else Results()
-    results.about = about(corpus, options.quick, options.workers)
+    now = about(corpus, options.quick, options.workers)
+    if results.runs and results.about != now:
+        differ = ", ".join(f"{name}: {results.about.get(name)}" for name in now if results.about.get(name) != now[name])
+        raise NestError(
+            f"the results in {place} were measured elsewhere ({differ}); measure all of it, or use --folder"
+        )
+    results.about = now
     if options.only and not options.go_on:
         results.forget(options.only)
     nemo = None if options.no_nemo else nemo_python(NEWEST_NEMO)

@@ -197,20 +197,13 @@ def _growth(results: Results) -> list[str]:
     points: dict[str, dict[str, list[float]]] = {}
     for run in results.runs:
         if run.measurement.startswith("growth") and not run.error:
-            for point, seconds in _points(run.measurement, run.numbers["steps"]):
-                points.setdefault(point, {}).setdefault(run.side, []).append(seconds)
+            _, count, length = run.measurement.split("-")
+            point = f"{count} clip{'' if count == '1' else 's'} of {length} s"
+            seconds = [step["seconds"] for step in run.numbers["steps"]]
+            points.setdefault(point, {}).setdefault(run.side, []).append(statistics.median(seconds))
     sides = [side for side in SIDES if any(side in found for found in points.values())]
     rows = [[p, *(_number(statistics.median(of[s]) if s in of else None) for s in sides)] for p, of in points.items()]
     return _table(["batch", *sides], rows)
-
-
-def _points(measurement: str, steps: Sequence[dict[str, Any]]) -> Iterator[tuple[str, float]]:
-    if measurement == "growth-length":
-        for step in steps:
-            yield f"4 clips of {step['padded'] / 4:.0f} s", step["seconds"]
-    else:
-        count = int(measurement.rpartition("-")[2])
-        yield f"{count} clip{'s' if count > 1 else ''} of 10 s", min(step["seconds"] for step in steps)
 
 
 def _cell(results: Results, name: str, side: str, metric: str, unit: str = "") -> str:
