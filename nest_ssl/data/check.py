@@ -10,15 +10,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import signal
 from array import array
 from codecs import BOM_UTF8
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -29,12 +25,11 @@ from nest_ssl.data.check_lines import Block, CheckedLine, Rules, check_block
 from nest_ssl.data.manifest import line_blocks
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
+from nest_ssl.data.processes import in_processes
 from nest_ssl.errors import ManifestError, NestError
 
 _BYTES_AT_ONCE = 2**12  # some thirty lines: a second's work, so that progress is seen and an interruption is quick
 _BYTES_COPIED_AT_ONCE = 2**20
-_BLOCKS_AHEAD = 4  # of each process
-_MOST_PROCESSES = 60  # that one process can wait for on Windows
 _EXAMPLES = 3  # of each kind
 
 
@@ -163,40 +158,15 @@ def _checked(
         for source in sources
         for first, content in line_blocks(source.file, _BYTES_AT_ONCE, key="manifest")
     )
-    if workers == 1:
-        for source, block in blocks:
-            yield source, block, check_block(block, source.rules)
-        return
-    workers = min(workers, _MOST_PROCESSES)
-    pool = ProcessPoolExecutor(workers, mp_context=get_context(start_method), initializer=_leave_interrupts_to_parent)
-    waiting: deque[tuple[_Source, Block, Future[list[CheckedLine]]]] = deque()
-    try:
-        for source, block in blocks:
-            waiting.append((source, block, pool.submit(check_block, block, source.rules)))
-            if len(waiting) > workers * _BLOCKS_AHEAD:
-                yield _first_done(waiting)
-        while waiting:
-            yield _first_done(waiting)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _first_done(
-    waiting: deque[tuple[_Source, Block, Future[list[CheckedLine]]]],
-) -> tuple[_Source, Block, list[CheckedLine]]:
-    source, block, future = waiting.popleft()
-    try:
-        return source, block, future.result()
-    except BrokenProcessPool:
-        where = f"{block.manifest}:{block.first}"
-        raise NestError(
-            f"{where}: a process died reading audio of these lines or soon after; try --workers 1"
-        ) from None
-
-
-def _leave_interrupts_to_parent() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent ends the others."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    results = in_processes(
+        check_block,
+        (((source, block), (block, source.rules)) for source, block in blocks),
+        workers,
+        died_at=lambda piece: f"{piece[1].manifest}:{piece[1].first}: a process died reading audio of these lines",
+        start_method=start_method,
+    )
+    with contextlib.closing(results):
+        yield from ((source, block, lines) for (source, block), lines in results)
 
 
 def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:

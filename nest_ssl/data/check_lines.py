@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nest_ssl.audio import AudioFile, ChannelSelector
 from nest_ssl.audio.loudness import Loudness, measure_loudness
 from nest_ssl.data.line_facts import Header, LineFacts, categories
-from nest_ssl.data.manifest import ManifestEntry, Seconds, fingerprint, numbered_lines, parse_json, parse_value
+from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
 from nest_ssl.data.problems import (
     LENGTH_TOLERANCE,
     Problem,
@@ -56,6 +56,13 @@ class CheckedLine(NamedTuple):
     facts: LineFacts | None = None  # if the rules ask for them
 
 
+class ParsedLine(NamedTuple):
+    """All that one line says, and the fields of it that matter."""
+
+    value: dict[str, Any]
+    row: Row
+
+
 @dataclass
 class _Audio:
     """What is known of a line's audio, up to where reading it failed."""
@@ -72,14 +79,21 @@ def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
     return [_check_line(block.manifest, number, line, rules) for number, line in numbered_lines(*block[1:])]
 
 
-def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> CheckedLine:
+def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Problem:
+    """What one line says or, if it is no entry, the problem that it is."""
     try:
         value = parse_json(line)
-        row = parse_value(value)
+        return ParsedLine(value, parse_value(value))
     except ValueError as error:
         place = f"{manifest}:{number}"
-        bad = Problem("bad_line", "", place, f"{place}: {error}")
-        return CheckedLine(number, () if "bad_line" in rules.ignored else (bad,))
+        return Problem("bad_line", "", place, f"{place}: {error}")
+
+
+def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> CheckedLine:
+    parsed = parse_or_problem(manifest, number, line)
+    if isinstance(parsed, Problem):
+        return CheckedLine(number, () if "bad_line" in rules.ignored else (parsed,))
+    value, row = parsed
     entry = row.entry(manifest, number)
     audio = _Audio()
     try:

@@ -20,6 +20,11 @@ class CheckedNode:
     config: Mapping[str, Any]
     key: str
 
+    @property
+    def trains(self) -> bool:
+        """Whether it is the data of the training, and not of a validation."""
+        return self.key.endswith("train_ds")
+
     def wrong(self, name: str, expected: str) -> ConfigError:
         """The error for an option that is not what was expected."""
         value = self.config.get(name)
@@ -61,6 +66,16 @@ class CheckedNode:
         if value not in options:
             raise self.wrong(name, f"one of {', '.join(options)}{nearest(str(value), options)}")
         return value
+
+    def bins(self, name: str) -> list[float] | None:
+        """Ascending seconds, the edges of buckets."""
+        value = self.config.get(name)
+        if value is None:
+            return None
+        numbers = isinstance(value, (list, tuple)) and all(type(edge) in (int, float) and edge > 0 for edge in value)
+        if not numbers or not value or sorted(set(value)) != list(value):
+            raise self.wrong(name, "seconds > 0 in ascending order")
+        return list(value)
 
     def paths(self, name: str, kind: str = "a JSON-lines manifest") -> list[str]:
         """One path or more: a string, several in a string separated by commas, or a list."""

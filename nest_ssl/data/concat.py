@@ -47,7 +47,6 @@ class ConcatDataset(Stream):
         self.global_rank = global_rank
         self.world_size = world_size
         self.length = int(sum(len(dataset) // world_size for dataset in datasets) * sampling_scale)
-        self._start: Place | None = None  # of the next iteration
         self._remaining = 0  # items of the latest one
         self._choices = Choices(len(datasets), None, 0)
         self._supplies: list[_Supply] = []
@@ -69,7 +68,7 @@ class ConcatDataset(Stream):
         probabilities = choice_probabilities(*how)
         if probabilities is not None and not np.dot(sizes, probabilities):  # nothing that can be chosen
             return
-        start, self._start = self._start, None
+        start = self._take_start()
         if start is None:
             self._remaining = len(range(worker, self.length, workers))
             self._choices = Choices(len(shares), probabilities, seed_of_choices(self.seed))
@@ -96,9 +95,6 @@ class ConcatDataset(Stream):
             "choices": self._choices.place(),
             "supplies": [supply.place() for supply in self._supplies],
         }
-
-    def start_from(self, place: Place) -> None:
-        self._start = place
 
     def _share(self, size: int, worker_id: int, num_workers: int) -> range:
         """The indices of one dataset that this worker of this rank reads; the last rank takes what is left over."""

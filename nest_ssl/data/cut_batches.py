@@ -10,17 +10,33 @@ import dataclasses
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.cut_sets import Cut, CutSource
-from nest_ssl.data.dataset import UnreadablePolicy
-from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
+from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.data.manifest_cuts import entry_of, error_of, lhotse_reason
 from nest_ssl.data.noise import Numerics, sample_noise
-from nest_ssl.data.problems import Problem
+from nest_ssl.data.problems import (
+    Problem,
+    SuspiciousPolicy,
+    UnreadablePolicy,
+    file_name,
+    giving_up,
+    suspicions,
+    usable,
+)
 from nest_ssl.data.stream import Place, Stream
 from nest_ssl.errors import AudioError, ManifestError
 
@@ -28,13 +44,22 @@ log = logging.getLogger(__name__)
 
 Cuts = Sequence[Cut]
 _SECONDS_BETWEEN_REPORTS = 10
+_SPARES = 20  # they are sent with every batch; as many batches in a row without a usable cut mean a wrong folder
+
+
+class BatchOfCuts(NamedTuple):
+    """What is to be a batch, and cuts of others that may stand in if none of its own can be used."""
+
+    cuts: Cuts
+    spares: tuple[Cut, ...]
 
 
 class CutNoiseDataset(Dataset[AudioNoiseBatch]):
     """Asked with the cuts of a batch, it gives the batch: their audio, padded, and noise of the padded length for each.
 
-    Audio is decoded and resampled by lhotse, which also leaves out what it cannot read, unless `unreadable_audio` is
-    `stop`. Noise is read and drawn as for any other data.
+    Audio is decoded and resampled by lhotse. What is wrong with it is treated as `unreadable_audio` and
+    `suspicious_audio` say, as for any other data: see `AudioNoiseDataset`. Only that a batch gets smaller by what is
+    skipped. Noise is read and drawn as for any other data.
     """
 
     def __init__(
@@ -43,50 +68,56 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
         noise_data: Sequence[ManifestEntry],
         batch_augmentor: BatchAugmentor | None,
         unreadable_audio: UnreadablePolicy = "skip",
+        suspicious_audio: SuspiciousPolicy = "use",
         numerics: Numerics = "exact",
     ) -> None:
-        from lhotse.dataset.input_strategies import AudioSamples
-
         self.noise_data = noise_data
         self.batch_augmentor = batch_augmentor
+        self.unreadable_audio = unreadable_audio
+        self.suspicious_audio = suspicious_audio
         self.numerics = numerics
-        # Averaging channels is lhotse's own choice as soon as one cut of the batch has a single one
-        self.load_audio = AudioSamples(fault_tolerant=unreadable_audio == "skip", mono_downmix=True)
 
-    def __getitem__(self, cuts: Cuts) -> AudioNoiseBatch:
-        audio, audio_len, loaded = self._load(cuts)
+    def __getitem__(self, wanted: BatchOfCuts) -> AudioNoiseBatch:
+        """Always a batch: a rank that had one less than the others would leave them waiting for ever."""
+        problems: list[Problem] = []
+        tried = {cut.id for cut in wanted.cuts}
+        others = ([cut] for cut in wanted.spares if cut.id not in tried)
+        for cuts in chain([wanted.cuts], others):
+            batch = self.batch(cuts, problems)
+            if batch is not None:
+                return batch
+        raise giving_up(problems)
+
+    def batch(self, cuts: Cuts, problems: list[Problem]) -> AudioNoiseBatch | None:
+        """The batch of these cuts, None if none of them can be used; `problems` are of what was skipped before it."""
+        loaded = self._load(cuts, problems)
+        if not loaded:
+            return None
         items = []
-        for cut, samples, length in zip(loaded, audio, audio_len, strict=True):
-            noise, noise_len, problems = samples.new_zeros(len(samples)), length, list[Problem]()
+        padded = pad_sequence([samples for _, samples in loaded], batch_first=True)
+        for (cut, _), samples in zip(loaded, padded, strict=True):
+            length = torch.tensor(cut.num_samples, dtype=torch.int32)
+            noise, noise_len = samples.new_zeros(len(samples)), length
             if self.noise_data:
                 noise, noise_len = sample_noise(
                     *(self.noise_data, cut.sampling_rate, len(samples)), numerics=self.numerics, problems=problems
                 )
             items.append(
-                AudioNoiseItem(
-                    sample_id=cut.id,
-                    audio=samples,
-                    audio_len=length,
-                    noise=noise,
-                    noise_len=noise_len,
-                    problems=tuple(problems),
-                )
+                AudioNoiseItem(sample_id=cut.id, audio=samples, audio_len=length, noise=noise, noise_len=noise_len)
             )
         batch = collate_audio_noise(items, self.batch_augmentor)
-        read = {cut.id for cut in loaded}
-        return dataclasses.replace(
-            batch, problems=(*batch.problems, *(_unreadable(cut) for cut in cuts if cut.id not in read))
-        )
+        return dataclasses.replace(batch, problems=tuple(problems))
 
-    def _load(self, cuts: Cuts) -> tuple[Any, Any, Cuts]:
-        try:
-            if self.load_audio.fault_tolerant:
-                return self.load_audio(cuts)
-            return (*self.load_audio(cuts), cuts)
-        except Exception as error:  # lhotse fails in its own ways if no cut is left, and its readers in theirs
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            names = ", ".join(cut.id for cut in list(cuts)[:3])
-            raise AudioError(f"{names}: the batch of {len(cuts)} with these cuts cannot be read: {reason}") from error
+    def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
+        """Cuts and their audio (S), padded by lhotse to the longest as it would in a batch of its own making."""
+        longest = max((cut.duration for cut in cuts if error_of(cut) is None), default=0.0)
+        policies: Any = {"unreadable": self.unreadable_audio, "suspicious": self.suspicious_audio}
+        loaded = []
+        for cut in cuts:
+            samples = usable(entry_of(cut), partial(_read, cut, longest), problems, **policies)
+            if samples is not None:
+                loaded.append((cut, torch.from_numpy(samples)))
+        return loaded
 
 
 class CutBatches(DistributedSampler[Any]):
@@ -108,14 +139,22 @@ class CutBatches(DistributedSampler[Any]):
     def __len__(self) -> int:
         raise TypeError("how many batches lhotse's samplers make is not known beforehand")
 
-    def __iter__(self) -> Iterator[Cuts]:
+    def __iter__(self) -> Iterator[BatchOfCuts]:
+        """Batches, each with a cut of each of those around it to spare: of those that follow first."""
         self.source.passes = [count + self.epoch for count in self._first_passes]
         self.sampler.set_epoch(self.epoch)
-        number = -1
-        for number, cuts in enumerate(self.sampler):  # noqa: B007 - used below
-            yield cuts
-        if number < 0:
+        spares: deque[Cut] = deque(maxlen=_SPARES)
+        ahead: deque[Cuts] = deque()
+        for cuts in self.sampler:
+            spares.append(next(iter(cuts)))
+            ahead.append(cuts)
+            if len(ahead) > _SPARES:
+                yield BatchOfCuts(ahead.popleft(), tuple(spares))
+        if not spares:
             raise ManifestError(_nothing(self.key))
+        while ahead:
+            yield BatchOfCuts(ahead.popleft(), tuple(spares))
+            spares.rotate(-1)  # those that are over come last
 
 
 class CutStream(Stream):
@@ -135,34 +174,40 @@ class CutStream(Stream):
         self._batches: Iterator[Cuts] | None = None
         self._started: list[int] = source.passes
         self._taken = 0
-        self._start_from: Place | None = None
+        self._given = 0  # of those that were taken
+        self._problems: list[Problem] = []  # of what was skipped since the last batch
 
     def __iter__(self) -> Iterator[AudioNoiseBatch]:  # type: ignore[override]
-        if self._batches is None or self._start_from is not None:
+        if self._batches is None or self._start is not None:
             self._begin()
         assert self._batches is not None
         while (cuts := next(self._batches, None)) is not None:  # `for` would begin anew: lhotse resets in iter()
             self._taken += 1
-            yield self.dataset[cuts]
+            batch = self.dataset.batch(cuts, self._problems)
+            if batch is not None:
+                self._problems = []
+                self._given += 1
+                yield batch
+            elif len(self._problems) >= MOST_SKIPPED_IN_A_ROW:
+                raise giving_up(self._problems)
         self._batches = None
         if self._taken == 0:
             raise ManifestError(_nothing(self.key))
+        if self._given == 0:
+            raise giving_up(self._problems)
 
     def place(self) -> Place:
         return {"passes": list(self._started), "batches": self._taken}
 
-    def start_from(self, place: Place) -> None:
-        self._start_from = place
-
     def start_after(self, place: Place) -> None:
         begun = place["batches"] > 0 and not self.source.endless
-        self._start_from = {**place, "batches": math.inf} if begun else place
+        self._start = {**place, "batches": math.inf} if begun else place
 
     def _begin(self) -> None:
-        place, self._start_from = self._start_from, None
+        place = self._take_start()
         if place is not None:
             self.source.passes = place["passes"]
-        self._started, self._taken = self.source.passes, 0
+        self._started, self._taken, self._given = self.source.passes, 0, 0
         seed = self.seeds.of_this_process()
         self.source.use_seed(seed)
         self.sampler.seed = seed
@@ -178,6 +223,7 @@ class CutStream(Stream):
         reported = time.monotonic()
         while self._taken < batches and next(self._batches, None) is not None:
             self._taken += 1
+            self._given += 1  # or so: no audio is read
             if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
                 reported = time.monotonic()
                 log.info("%s: going to the place of the checkpoint: batch %d of %g", self.key, self._taken, batches)
@@ -203,10 +249,25 @@ class ProcessSeeds:
         return (self.alone if worker is None else self.seed + 100 * worker.id) + 100_000 * self.rank
 
 
-def _unreadable(cut: Cut) -> Problem:
-    sources = cut.recording.sources if cut.has_recording else []
-    file = str(sources[0].source) if sources and sources[0].type == "file" else cut.id
-    return Problem("unreadable", file, f"cut {cut.id}", f"{file}: lhotse cannot read it (cut {cut.id})", "skipped")
+def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
+    """The audio (S) of a cut, channels averaged, with zeros up to so many seconds; and what is suspicious about it."""
+    entry, error = entry_of(cut), error_of(cut)
+    name = file_name(entry)
+    if error is not None:
+        raise error
+    if cut.num_samples is None or cut.num_samples <= 0:
+        raise AudioError(f"{name}: has no samples", "empty")
+    try:
+        audio = cut.pad(duration=seconds, direction="right", preserve_id=True).load_audio()
+    except Exception as failure:  # lhotse's readers raise whatever their libraries do
+        raise AudioError(f"{name}: lhotse cannot read it: {lhotse_reason(failure)}") from failure
+    # Averaging is lhotse's own choice as soon as one cut of the batch has a single channel; torch's mean is lhotse's
+    samples = audio[0] if len(audio) == 1 else torch.from_numpy(audio).mean(dim=0).numpy()
+    if not np.isfinite(samples).all():
+        raise AudioError(f"{name}: holds NaN or infinite samples", "not_finite")
+    recording = getattr(cut, "recording", None)
+    file_seconds = math.nan if recording is None else recording.duration
+    return samples, suspicions(entry, samples[: cut.num_samples], cut.duration, file_seconds)
 
 
 def _nothing(key: str) -> str:

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.checks import CheckedNode
-from nest_ssl.data.dataset import UnreadablePolicy
 from nest_ssl.data.manifest import Seconds
-from nest_ssl.data.manifest_cuts import Cut, ManifestCuts
+from nest_ssl.data.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.problems import UnreadablePolicy
 from nest_ssl.data.shards import expand_paths
 from nest_ssl.errors import ConfigError, ManifestError
 
@@ -94,7 +94,7 @@ class PreparedCuts:
 
     def _prepared(self, cut: Cut) -> Cut:
         _refuse_commands(cut)
-        if self.channel is not None:
+        if self.channel is not None and error_of(cut) is None:
             if self.channel >= cut.num_channels:
                 raise ConfigError(
                     f"channel_selector: is {self.channel}, but cut {cut.id} has {cut.num_channels} channel(s)"

@@ -17,14 +17,12 @@ from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor,
 from nest_ssl.data.manifest import Seconds, load_manifest
 from nest_ssl.data.noise import Numerics, load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
-from nest_ssl.data.problems import Problem, broken, read_entry, with_line
-from nest_ssl.errors import AudioError, ManifestError
+from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, read_entry, usable
+from nest_ssl.errors import ManifestError
 
 MOST_SKIPPED_IN_A_ROW = 100  # more than this is not a few bad files but a wrong folder
 
 PadMode = Literal["repeat", "zero"]
-UnreadablePolicy = Literal["skip", "stop"]
-SuspiciousPolicy = Literal["use", "skip", "stop"]
 
 
 class AudioNoiseDataset(Dataset[AudioNoiseItem]):
@@ -109,27 +107,21 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         entry = self.manifest[index]
         if file is not None:
             entry = replace(entry, audio_file=file.path)
-        try:
-            samples, suspicions = read_entry(
+        samples = usable(
+            entry,
+            lambda: read_entry(
                 entry,
                 target_sr=self.sample_rate,
                 int_values=self.int_values,
                 trim=self.trim,
                 channel_selector=self.channel_selector,
                 file=file,
-            )
-        except AudioError as error:
-            if self.unreadable_audio == "stop":
-                raise with_line(error, entry) from error
-            problems.append(broken(entry, error, "skipped"))
-            return None
-        if suspicions and self.suspicious_audio == "stop":
-            raise AudioError(suspicions[0].message, suspicions[0].kind)
-        if suspicions and self.suspicious_audio == "skip":
-            problems.append(suspicions[0]._replace(outcome="skipped"))  # the first will do: an utterance counts once
-            return None
-        problems.extend(suspicions)
-        return torch.from_numpy(samples)
+            ),
+            problems,
+            unreadable=self.unreadable_audio,
+            suspicious=self.suspicious_audio,
+        )
+        return None if samples is None else torch.from_numpy(samples)
 
     def _usable_audio(self, index: int) -> tuple[Tensor, int, list[Problem]]:
         """The audio at `index` or, if it is skipped, after it; which index that was; what was wrong on the way."""
@@ -139,7 +131,7 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
             if audio is not None:
                 return audio, index, problems
             index = (index + 1) % len(self)
-        raise AudioError(f"{problems[-1].message}; neither could the files before it be used, giving up")
+        raise giving_up(problems)
 
 
 def pad_audio(audio: Tensor, min_len: int, pad_audio_mode: PadMode) -> Tensor:

@@ -103,9 +103,10 @@ def make_dummy_corpus(
 def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bool:
     """Whether this very recipe was followed to its end, and nothing has been removed since."""
     try:
-        if json.loads((folder / MARKER).read_text()) != asdict(recipe):
+        if json.loads((folder / MARKER).read_text(encoding="utf-8")) != asdict(recipe):
             return False
-        entries = [json.loads(line) for path in manifests.values() for line in path.read_text().splitlines()]
+        texts = [path.read_text(encoding="utf-8") for path in manifests.values()]
+        entries = [json.loads(line) for text in texts for line in text.splitlines()]
         return all((folder / entry["audio_filepath"]).is_file() for entry in entries)
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -24,7 +24,7 @@ from nest_ssl.data.cut_batches import CutBatches, CutNoiseDataset, CutStream, Pr
 from nest_ssl.data.cut_loader import CutLoader
 from nest_ssl.data.cut_sets import CutSource, PreparedCuts, read_cuts
 from nest_ssl.data.noise import Numerics, load_noise_manifest
-from nest_ssl.data.random_states import seed_of_run
+from nest_ssl.data.random_states import generator_of_its_own, seed_of_run
 from nest_ssl.errors import ConfigError, nearest
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _USED_KEYS = {
     *("use_lhotse", "manifest_filepath", "cuts_path", "shar_path", "noise_manifest", "batch_augmentor"),
     *("batch_size", "batch_duration", "quadratic_duration", "drop_last", "shuffle", "shuffle_buffer_size"),
     *("use_bucketing", "num_buckets", "bucket_duration_bins", "bucket_buffer_size", "num_cuts_for_bins_estimate"),
-    *("min_duration", "max_duration", "sample_rate", "channel_selector", "unreadable_audio"),
+    *("min_duration", "max_duration", "sample_rate", "channel_selector", "unreadable_audio", "suspicious_audio"),
     *("seed", "shard_seed", "force_finite", "defer_setup"),
     *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
 }
@@ -117,6 +117,7 @@ def build_lhotse_loader(
         ),
         batch_augmentor=batch_augmentor,
         unreadable_audio=unreadable,
+        suspicious_audio=node.choice("suspicious_audio", ("use", "skip", "stop"), default="use"),
         numerics=numerics,
     )
     if not source.in_workers:
@@ -146,7 +147,9 @@ def _stream_loader(
             "%s.shard_seed: is a number, so all %d processes read the same data; `randomized` gives each its own order",
             *(node.key, max(workers, 1) * world_size),
         )
-    living_on = {"persistent_workers": True} if workers else {}
+    living_on: dict[str, Any] = {"persistent_workers": True} if workers else {}
+    if workers and not node.trains:
+        living_on["generator"] = generator_of_its_own()
     loader = CutLoader(stream, batch_size=None, collate_fn=_as_it_is, **{**options, **living_on})
     loader.worker_init_fn = _SeedWorker(_seed(node), rank, loader.worker_init_fn)
     return loader
@@ -186,7 +189,7 @@ def _sampler(node: CheckedNode, source: CutSource, seed: int, shuffle: bool, ran
         "world_size": world_size,
     }
     shuffle_buffer = node.whole("shuffle_buffer_size", least=0, default=10000)
-    bins = _bucket_duration_bins(node)
+    bins = node.bins("bucket_duration_bins")
     if not node.flag("use_bucketing", default=False) and bins is None:
         return DynamicCutSampler(cuts, shuffle_buffer_size=shuffle_buffer, **common)
     num_buckets = node.whole("num_buckets", least=2, default=30)
@@ -203,16 +206,6 @@ def _sampler(node: CheckedNode, source: CutSource, seed: int, shuffle: bool, ran
         )
     except AssertionError as error:  # the only one: fewer cuts than buckets
         raise ConfigError(f"{node.key}.num_buckets: {error}") from None
-
-
-def _bucket_duration_bins(node: CheckedNode) -> list[float] | None:
-    bins = node.config.get("bucket_duration_bins")
-    if bins is None:
-        return None
-    numbers = isinstance(bins, (list, tuple)) and all(type(edge) in (int, float) and edge > 0 for edge in bins)
-    if not numbers or not bins or sorted(bins) != list(bins):
-        raise node.wrong("bucket_duration_bins", "seconds > 0 in ascending order")
-    return list(bins)
 
 
 def _seeds(node: CheckedNode, rank: int) -> ProcessSeeds:

@@ -22,7 +22,7 @@ from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.lhotse_data import build_lhotse_loader
 from nest_ssl.data.noise import Numerics
 from nest_ssl.data.paths import split_paths
-from nest_ssl.data.random_states import seed_of_run
+from nest_ssl.data.random_states import generator_of_its_own, seed_of_run
 from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.data.tarred_loader import build_tarred_loader
 from nest_ssl.errors import ConfigError, ManifestError, nearest
@@ -112,10 +112,15 @@ def _loader_options(node: CheckedNode, numerics: Numerics) -> dict[str, Any]:
 
     Workers that live on after an epoch save its start, but their random numbers then go on too, where NeMo's workers
     are made and seeded anew: `fast` only. Torch's two batches in advance for each worker are enough.
+
+    Where validation stands is in no checkpoint, so a resumed run makes workers that an uninterrupted one still has:
+    by default they do not live on there, and if they do, their seed is not drawn from the generator of the training.
     """
     options: dict[str, Any] = {"pin_memory": node.flag("pin_memory", default=True) and torch.cuda.is_available()}
     num_workers = node.whole("num_workers", least=0, default=0)
     persistent = node.flag("persistent_workers", default=numerics == "fast")
+    if not node.trains:
+        persistent = persistent and node.config.get("persistent_workers") is not None
     prefetch_factor = node.whole("prefetch_factor", least=1, default=None)
     start_method = node.choice("multiprocessing_context", multiprocessing.get_all_start_methods(), default=None)
     if num_workers:
@@ -125,6 +130,8 @@ def _loader_options(node: CheckedNode, numerics: Numerics) -> dict[str, Any]:
             "prefetch_factor": prefetch_factor,
             "multiprocessing_context": start_method,
         }
+    if num_workers and persistent and not node.trains:
+        options["generator"] = generator_of_its_own()
     return options
 
 
@@ -146,7 +153,7 @@ def _duration_loader(
             durations,
             batch_duration=node.number("batch_duration", default=None),
             num_buckets=node.whole("num_buckets", least=1, default=30),
-            bucket_duration_bins=_bucket_duration_bins(node),
+            bucket_duration_bins=node.bins("bucket_duration_bins"),
             quadratic_duration=node.number("quadratic_duration", default=None),
             shuffle=node.flag("shuffle", default=node.key.endswith("train_ds")),
             drop_last=node.flag("drop_last", default=False),
@@ -260,13 +267,3 @@ def _channel_selector(node: CheckedNode) -> ChannelSelector:
     if value is not None and channel != "average" and type(channel) is not int:
         raise node.wrong("channel_selector", "a channel number from 0 on, `average`, or null for files of one channel")
     return channel
-
-
-def _bucket_duration_bins(node: CheckedNode) -> list[float] | None:
-    bins = node.config.get("bucket_duration_bins")
-    if bins is None:
-        return None
-    numbers = isinstance(bins, list) and all(type(edge) in (int, float) and edge > 0 for edge in bins)
-    if not numbers or sorted(set(bins)) != bins:
-        raise node.wrong("bucket_duration_bins", "seconds > 0 in ascending order")
-    return bins

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Literal, NamedTuple, get_args
 
@@ -27,6 +27,8 @@ SuspiciousKind = Literal["silent", "shorter", "longer"]
 ListedKind = Literal["bad_line", "duplicate", "sample_rate"]  # what only a check of the whole manifest looks for
 Kind = Literal[ListedKind, BrokenKind, SuspiciousKind]
 Outcome = Literal["used", "skipped", "drew other noise"]  # what training did with it
+UnreadablePolicy = Literal["skip", "stop"]
+SuspiciousPolicy = Literal["use", "skip", "stop"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
 
@@ -61,12 +63,48 @@ def read_entry(
     """
     segment, file_seconds = _segment(entry, file, target_sr, int_values, channel_selector)
     samples = segment.samples
-    seconds = len(samples) / segment.sample_rate
+    found = suspicions(entry, samples, len(samples) / segment.sample_rate, file_seconds, tolerance)
+    return trim_silence(samples) if trim else samples, found
+
+
+def suspicions(
+    entry: ManifestEntry,
+    samples: np.ndarray,
+    seconds: Seconds,
+    file_seconds: Seconds,
+    tolerance: Seconds = LENGTH_TOLERANCE,
+) -> list[Problem]:
+    """What is suspicious about samples (S) that were found for an entry, so many seconds of them."""
     length = length_problem(entry, seconds, file_seconds, tolerance)
     found = [] if length is None else [length]
     if _is_constant(samples[:_SAMPLES_THAT_TELL]) and _is_constant(samples):  # the first is nearly always enough
         found.append(problem(entry, "silent", f"is silent: all its samples are {samples[0]:g}"))
-    return trim_silence(samples) if trim else samples, found
+    return found
+
+
+def usable(
+    entry: ManifestEntry,
+    read: Callable[[], tuple[np.ndarray, list[Problem]]],
+    problems: list[Problem],
+    *,
+    unreadable: UnreadablePolicy,
+    suspicious: SuspiciousPolicy,
+) -> np.ndarray | None:
+    """The samples that `read` finds, or None for an entry to be skipped; what is wrong is added to `problems`."""
+    try:
+        samples, found = read()
+    except AudioError as error:
+        if unreadable == "stop":
+            raise with_line(error, entry) from error
+        problems.append(broken(entry, error, "skipped"))
+        return None
+    if found and suspicious == "stop":
+        raise AudioError(found[0].message, found[0].kind)
+    if found and suspicious == "skip":
+        problems.append(found[0]._replace(outcome="skipped"))  # the first will do: an utterance counts once
+        return None
+    problems.extend(found)
+    return samples
 
 
 def length_problem(entry: ManifestEntry, seconds: Seconds, file_seconds: Seconds, tolerance: Seconds) -> Problem | None:
@@ -97,6 +135,11 @@ def with_line(error: AudioError, entry: ManifestEntry) -> AudioError:
 def broken(entry: ManifestEntry, error: AudioError, outcome: Outcome) -> Problem:
     """The problem that kept an entry from being read."""
     return Problem(error.kind, file_name(entry), entry.line, str(with_line(error, entry)), outcome)
+
+
+def giving_up(problems: Sequence[Problem]) -> AudioError:
+    """The error after so many entries in a row that were skipped."""
+    return AudioError(f"{problems[-1].message}; neither could the files before it be used, giving up")
 
 
 def file_name(entry: ManifestEntry) -> str:

@@ -66,5 +66,10 @@ def seed_of_run() -> int:
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
+def generator_of_its_own() -> torch.Generator:
+    """Seeded as the run is, so that whoever draws from it takes nothing from the generator of the training."""
+    return torch.Generator().manual_seed(seed_of_run())
+
+
 def _tensor(state: bytes) -> Tensor:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)

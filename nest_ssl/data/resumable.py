@@ -16,9 +16,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any
 
 import torch
@@ -26,7 +26,9 @@ from torch import distributed
 from torch.utils.data import DataLoader, get_worker_info
 
 from nest_ssl.data.random_states import RandomStates, get_random_states, set_random_states, set_torch_state, torch_state
+from nest_ssl.data.rest_of_epoch import Batches, how_ordered, left_of_epoch, shared_out
 from nest_ssl.data.stream import Place, Stream
+from nest_ssl.errors import NestError
 
 _log = logging.getLogger(__name__)
 
@@ -80,6 +82,8 @@ class ResumableLoader(DataLoader[Any]):
         return {"processes": processes}
 
     def _state(self) -> dict[str, Any]:
+        if self._delivered >= self._length():
+            self._finish_epoch()
         return {
             "delivered": self._delivered,
             "batches_per_epoch": self._length(),
@@ -89,6 +93,9 @@ class ResumableLoader(DataLoader[Any]):
             "place": self.dataset.place() if isinstance(self.dataset, Stream) and not self._workers else None,
             "before_epoch": self._before_epoch,
             "before_order": self._order.before,
+            "order": how_ordered(self.sampler),
+            "rest": self._order.rest,
+            "batch_size": self.batch_size,
             "workers": [(worker.batches, list(worker.standings)) for worker in self._workers],
             "last_worker": self._last_worker,
         }
@@ -102,29 +109,67 @@ class ResumableLoader(DataLoader[Any]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         processes = state_dict["processes"]
-        rank, count = (distributed.get_rank(), distributed.get_world_size()) if _is_distributed() else (0, 1)
-        state = dict(processes[rank % len(processes)])
-        if len(processes) != count or len(state["workers"]) != self.num_workers:
-            anew = isinstance(self.dataset, Stream)
+        rank, count = _this_process()
+        state = {"rest": None, "batch_size": self.batch_size, **processes[rank % len(processes)]}
+        workers, batch_size = len(state["workers"]), state["batch_size"]
+        if batch_size != self.batch_size:
+            _log.warning("resuming a run with batch_size %s by %s: losses differ", batch_size, self.batch_size)
+        anew = isinstance(self.dataset, Stream) and (len(processes) != count or workers != self.num_workers)
+        if anew:
+            state["delivered"] = 0
+        if len(processes) != count or batch_size != self.batch_size:
+            state["recounted"] = True
+            self._share_out(state, processes, rank, count)
+        if len(processes) != count or workers != self.num_workers:
+            left = "with what is left of its epoch" if state["rest"] else "after the same share of its epoch"
             _log.warning(
                 "resuming a run of %d process(es) with %d loader processes each by %d with %d: it goes on %s, but with "
                 "other random numbers",
-                *(len(processes), len(state["workers"]), count, self.num_workers),
-                "from the beginning of its epoch" if anew else "after the same share of its epoch",
+                *(len(processes), workers, count, self.num_workers),
+                "from the beginning of its epoch" if anew else left,
             )
-            state["delivered"] = 0 if anew else state["delivered"] * len(processes) // count
-            state["batches_per_epoch"] *= len(processes) / count
             state["workers"], state["last_worker"] = [(0, [None])] * self.num_workers, -1
             state["after_first_batch"] = None
         self._resumed = state
         if state["epoch"] is not None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(state["epoch"])
 
+    def _share_out(self, state: dict[str, Any], processes: Sequence[Mapping[str, Any]], rank: int, count: int) -> None:
+        """Turn the state of one process of others into one of this: what is left of the epoch, each utterance once.
+
+        Where that is not known, after the same share, rounded down: an utterance may come twice, none never.
+        """
+        within_epoch = 0 < state["delivered"] < state["batches_per_epoch"]
+        sized = within_epoch and not isinstance(self.dataset, Stream)
+        left = left_of_epoch(processes, self.sampler, len(self.dataset)) if sized else None  # type: ignore[arg-type]
+        if left is None:
+            state["delivered"] = state["delivered"] * len(processes) // count
+            state["batches_per_epoch"] *= len(processes) / count
+            return
+        rest = shared_out(left, rank, count, self.batch_size, self.drop_last)
+        behind = max(len(self) - len(rest), 1)
+        state["rest"] = [*([] for _ in range(behind)), *rest]
+        state["delivered"], state["batches_per_epoch"] = behind, behind + len(rest)
+        state["workers"], state["last_worker"] = [(0, [None])] * self.num_workers, -1
+        state["after_first_batch"] = None
+
+    @property
+    def behind(self) -> int | None:
+        """Batches of the epoch that lie behind a run of other processes, as these count them; None if they agree."""
+        state = self._resumed
+        if state is None or not state.get("recounted") or state["delivered"] >= state["batches_per_epoch"]:
+            return None
+        return int(state["delivered"])
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Lightning may ask for it more than once before it takes the first batch."""
+        self._finish_epoch()
+        if self.between_batches is not None:  # nothing of the epoch is drawn yet
+            self.between_batches()
         state = self._resumed
         within_epoch = state is not None and 0 < state["delivered"] < state["batches_per_epoch"]
-        self._delivered, dropped, self._order.skip, self._last_worker, self._before_last = 0, 0, None, -1, None
+        self._delivered, dropped, self._last_worker, self._before_last = 0, 0, -1, None
+        self._order.skip, self._order.over, self._order.rest = None, False, None
         live_on = [_Worker() for _ in range(self.num_workers)]
         if self._workers and self.persistent_workers:
             live_on = [_new_epoch(worker.standings) for worker in self._workers]
@@ -135,7 +180,7 @@ class ResumableLoader(DataLoader[Any]):
             if within_epoch:
                 live_on, dropped = _same_epoch(state["workers"], state["last_worker"])
                 self._delivered = self._order.skip = state["delivered"] - dropped
-                self._order.before = state["before_order"]
+                self._order.before, self._order.rest = state["before_order"], state["rest"]
                 set_torch_state(state["before_epoch"])  # workers that have not delivered yet are seeded as they were
                 if state["place"] is not None:
                     self.dataset.start_from(state["place"])  # type: ignore[attr-defined]
@@ -151,6 +196,20 @@ class ResumableLoader(DataLoader[Any]):
         if state is not None and not within_epoch:  # a new epoch has drawn what it needs
             state = {**state, "random_states": get_random_states()}
         return self._deliver(batches, dropped, state)
+
+    def _finish_epoch(self) -> None:
+        """Take what workers that live on have prepared and nobody wants: their generators have moved on with it."""
+        if not self.persistent_workers or self._iterator is None:
+            return
+        self._order.over = True
+        while True:
+            try:
+                _, (number, standing) = next(self._iterator)
+            except StopIteration:
+                return
+            except NestError:  # of audio that nobody wants either
+                continue
+            self._workers[number].standings.append(standing)
 
     def _start_again(self, starting: Sequence[Standing]) -> Iterator[Any]:
         """Torch's iterator, with workers that go on from there."""
@@ -227,6 +286,8 @@ class _Order:
 
     before: bytes = b""  # torch's state
     skip: int | None = None  # batches; None: it is a new one
+    over: bool = False  # whatever is left of it
+    rest: Batches | None = None  # in its place: what other processes left of it, after as many as lie behind
 
 
 class _Indices:
@@ -247,14 +308,17 @@ class _Indices:
         skip, self.order.skip = self.order.skip, None
         if skip is None:
             self.order.before = torch_state()
-            yield from self.indices
+            yield from self._until_over(self.indices)
             return
         now = torch_state()
         set_torch_state(self.order.before)
-        rest = islice(iter(self.indices), skip, None)
+        rest = islice(iter(self.indices if self.order.rest is None else self.order.rest), skip, None)
         first = list(islice(rest, 1))  # by now everything is drawn
         set_torch_state(now)
-        yield from chain(first, rest)
+        yield from self._until_over(chain(first, rest))
+
+    def _until_over(self, indices: Iterable[Any]) -> Iterator[Any]:
+        return takewhile(lambda _: not self.order.over, indices)
 
 
 class _WithStanding:
@@ -340,6 +404,11 @@ def _end_workers(batches: Any) -> None:
     """Those of torch's iterator, if it has any."""
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
+
+
+def _this_process() -> tuple[int, int]:
+    """Its rank, and how many there are."""
+    return (distributed.get_rank(), distributed.get_world_size()) if _is_distributed() else (0, 1)
 
 
 def _is_distributed() -> bool:

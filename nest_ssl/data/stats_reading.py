@@ -15,8 +15,8 @@ import numpy as np
 
 from nest_ssl.audio import ChannelSelector
 from nest_ssl.data.check import Findings, Progress, check_manifests
-from nest_ssl.data.check_lines import Rules
-from nest_ssl.data.manifest import line_blocks, numbered_lines, parse_json, parse_value, usual_rows, usual_values
+from nest_ssl.data.check_lines import Rules, parse_or_problem
+from nest_ssl.data.manifest import line_blocks, numbered_lines, usual_rows, usual_values
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.data.stats_columns import Columns
@@ -81,17 +81,14 @@ def _parse(
     values, paths, durations = [], [], []
     for number, line in numbered_lines(first, block):
         findings.lines += 1
-        try:
-            value = parse_json(line)
-            row = parse_value(value)
-        except ValueError as error:
-            place = f"{file}:{number}"
+        parsed = parse_or_problem(file, number, line)
+        if isinstance(parsed, Problem):
             findings.faulty_lines += 1
-            findings.add(Problem("bad_line", "", place, f"{place}: {error}"))
+            findings.add(parsed)
             continue
-        values.append(value)
-        paths.append(row.path)
-        durations.append(row.duration)
+        values.append(parsed.value)
+        paths.append(parsed.row.path)
+        durations.append(parsed.row.duration)
     return values, paths, np.array(durations, dtype=np.float64)
 
 

@@ -24,13 +24,20 @@ class Stream(IterableDataset[AudioNoiseItem]):
     The states of the global random generators are kept by the loader and are not part of a place.
     """
 
+    _start: Place | None = None  # of the next iteration
+
     @abstractmethod
     def place(self) -> Place:
         """Where the latest iteration stands: after the item that it gave last."""
 
-    @abstractmethod
     def start_from(self, place: Place) -> None:
         """Make the next iteration, and only that, go on from there."""
+        self._start = place
+
+    def _take_start(self) -> Place | None:
+        """Where the iteration that begins now is to go on from; None: at the beginning."""
+        place, self._start = self._start, None
+        return place
 
     def start_after(self, place: Place) -> None:
         """Make the next iteration the one that would have followed the one which stood there, however far it was."""

@@ -6,13 +6,13 @@ bytes. So what is there under its name is whole, and a run that was stopped goes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nest_ssl.atomic import atomic_write
+from nest_ssl.data.processes import in_processes
 from nest_ssl.data.tar_audio import decode, pack
 from nest_ssl.data.tar_members import audio_members, open_shard, read_member
 from nest_ssl.data.tar_plan import Part, Shard, TarOptions, Utterance, in_buckets, plan_shards, read_utterances
@@ -73,27 +74,20 @@ def make_tarred_sets(
 def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:
     """All of them; the tar files that were there already."""
     total, done, kept = sum(len(shard.parts) for shard in shards), 0, set()
-    for shard, was_there in _in_processes(shards, workers):
-        done += len(shard.parts)
-        if was_there:
-            kept.add(shard.tar)
-        if progress is not None:
-            progress(done, total)
+    made = in_processes(
+        _ensure,
+        ((shard, (shard,)) for shard in shards),
+        workers,
+        died_at=lambda shard: f"{shard.tar}: a process died making it",
+    )
+    with contextlib.closing(made):
+        for shard, was_there in made:
+            done += len(shard.parts)
+            if was_there:
+                kept.add(shard.tar)
+            if progress is not None:
+                progress(done, total)
     return kept
-
-
-def _in_processes(shards: Sequence[Shard], workers: int) -> Iterator[tuple[Shard, bool]]:
-    """Each shard once it is there, and whether it was before."""
-    if workers == 1:
-        yield from ((shard, _ensure(shard)) for shard in shards)
-        return
-    with ProcessPoolExecutor(workers) as pool:
-        futures = {pool.submit(_ensure, shard): shard for shard in shards}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def _ensure(shard: Shard) -> bool:

@@ -21,12 +21,12 @@ from nest_ssl.audio import AudioFile
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
 from nest_ssl.data.manifest import Manifest, fingerprint
-from nest_ssl.data.problems import Problem
+from nest_ssl.data.problems import Problem, giving_up
 from nest_ssl.data.shards import ShardStrategy, share_of, shuffled
 from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.data.stream import Place, Stream, this_worker
 from nest_ssl.data.tar_members import Member, audio_members, file_id, open_shard, read_member
-from nest_ssl.errors import AudioError, ShardError
+from nest_ssl.errors import ShardError
 
 _NUMBER_OF_SHARD = re.compile(r"(\d+)\.tar$")
 
@@ -78,7 +78,6 @@ class TarredAudioNoiseDataset(ShardedStream):
         self.world_size = world_size
         self._entries = EntriesByFile(utterances.manifest)
         self._sizes = entries_per_shard(utterances.manifest, shards)
-        self._start: Place | None = None  # of the next iteration
         # where the latest one stands: in which shard of which order, after which part of it, after how many items
         self._seed = self._shard = self._part = self._given = 0
 
@@ -95,11 +94,8 @@ class TarredAudioNoiseDataset(ShardedStream):
     def place(self) -> Place:
         return {"seed": self._seed, "shard": self._shard, "part": self._part, "given": self._given}
 
-    def start_from(self, place: Place) -> None:
-        self._start = place
-
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        place, self._start = self._start, None
+        place = self._take_start()
         if place is None:
             place = {"seed": _seed() if self.shuffle_n > 1 else 0, "shard": 0, "part": 0, "given": 0}
         self._seed, self._shard = place["seed"], place["shard"]
@@ -144,9 +140,7 @@ class TarredAudioNoiseDataset(ShardedStream):
                         yield self.utterances.item(index, audio, problems)
                         problems = []
                     elif len(problems) >= MOST_SKIPPED_IN_A_ROW:
-                        raise AudioError(
-                            f"{problems[-1].message}; neither could the files before it be used, giving up"
-                        )
+                        raise giving_up(problems)
             self._shard += 1
             self._part = 0
 

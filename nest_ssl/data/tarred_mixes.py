@@ -35,7 +35,6 @@ class BucketChain(ShardedStream):
         self.batch_sizes = batch_sizes
         self._generator = np.random.RandomState(seed)
         self._orders = 0  # drawn so far
-        self._start: Place | None = None  # of the next iteration
         # where the latest one stands: in its order, which is drawn when it begins, and after how many of a bucket
         self._order: list[int] = []
         self._turn = self._given = 0
@@ -62,14 +61,14 @@ class BucketChain(ShardedStream):
         }
 
     def start_from(self, place: Place) -> None:
-        self._start = place
+        super().start_from(place)
         self._go_to_order(place["orders"])
 
     def start_after(self, place: Place) -> None:
         self._go_to_order(place["orders"] + place["begun"])
 
     def __iter__(self) -> Iterator[Any]:
-        place, self._start = self._start, None
+        place = self._take_start()
         self._order = []
         self._turn, self._given = (0, 0) if place is None else (place["turn"], place["given"])
         return self._items(None if place is None else place["bucket"])
@@ -127,7 +126,6 @@ class ConcatStream(ShardedStream):
         self._probabilities = choice_probabilities(
             sampling_technique, [len(one) for one in sets], sampling_temperature, sampling_probabilities
         )
-        self._start: Place | None = None  # of the next iteration
         self._remaining = 0  # items of the latest one
         self._choices = Choices(len(sets), None, 0)
 
@@ -147,15 +145,12 @@ class ConcatStream(ShardedStream):
             "sets": [one.place() for one in self.sets],
         }
 
-    def start_from(self, place: Place) -> None:
-        self._start = place
-
     def start_after(self, place: Place) -> None:
         for one, its_place in zip(self.sets, place["sets"], strict=True):
             one.start_after(its_place)
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        place, self._start = self._start, None
+        place = self._take_start()
         if place is None:
             self._choices = Choices(len(self.sets), self._probabilities, seed_of_choices(self.seed))
             self._remaining = self.items_of(0, *this_worker())

@@ -297,6 +297,9 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         loader = self.trainer.train_dataloader
         if isinstance(loader, ResumableLoader) and math.isfinite(self.trainer.num_training_batches):
             loader.batches_per_epoch = int(self.trainer.num_training_batches)
+        if isinstance(loader, ResumableLoader) and loader.behind is not None:
+            count: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # by other processes
+            count.ready = count.started = count.processed = count.completed = loader.behind
         self._statistics = RunningStatistics(self)
         for name, gradient in self._accumulated.items():
             self.get_parameter(name).grad = gradient.to(self.device)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import soundfile
@@ -81,3 +82,19 @@ def test_the_folder_can_be_moved(tmp_path: Path) -> None:
     shutil.move(tmp_path / "here", tmp_path / "there")
     entry = load_manifest([str(tmp_path / "there" / "train_manifest.json")])[0]
     assert Path(str(entry.audio_file)).is_file()
+
+
+def test_files_are_read_as_they_were_written_whatever_the_system_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_dummy_corpus(tmp_path, **SMALL)
+    encodings = []
+    read_text = Path.read_text
+
+    def noting(path: Path, encoding: str | None = None, **options: Any) -> str:
+        encodings.append(encoding)
+        return read_text(path, encoding, **options)
+
+    monkeypatch.setattr(Path, "read_text", noting)
+    make_dummy_corpus(tmp_path, **SMALL)
+    assert set(encodings) == {"utf-8"}

@@ -17,6 +17,7 @@ import pytest
 import soundfile
 import torch
 from lhotse import AudioSource, CutSet, MonoCut, Recording
+from lhotse.dataset.input_strategies import AudioSamples
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DistributedSampler
 
@@ -374,19 +375,116 @@ def test_lightning_resumes_at_every_step_of_two_epochs(data: Path, tmp_path: Pat
         assert after == uninterrupted[stop:], stop
 
 
-def test_a_file_that_cannot_be_read_is_left_out_and_counted(data: Path, tmp_path: Path) -> None:
+def test_audio_is_what_lhotse_makes_of_a_batch(data: Path, tmp_path: Path) -> None:
+    """Files of several rates, lengths and channels; among them one that cannot be read."""
+    generator = np.random.default_rng(2)
+    rows = []
+    for number, (rate, channels) in enumerate([(RATE, 1), (8000, 1), (RATE, 2), (44100, 2)]):
+        name = str(tmp_path / f"{number}.wav")
+        soundfile.write(name, 0.1 * generator.standard_normal((int((0.5 + 0.1 * number) * rate), channels)), rate)
+        rows.append({"audio_filepath": name, "duration": 0.5 + 0.1 * number})
+    rows.insert(1, {"audio_filepath": "gone.wav", "duration": 0.4, "sampling_rate": RATE})
+    _write(tmp_path / "manifest.json", rows)
+    (batch,) = build(_by_number(tmp_path, 5))
+    cuts = ManifestCuts([str(tmp_path / "manifest.json")], shuffle=False, seed=0, unreadable="skip", key="k")
+    load = AudioSamples(fault_tolerant=True, mono_downmix=True)
+    audio, lengths, loaded = load(CutSet.from_cuts([cut.resample(RATE) for cut in cuts]))
+    assert batch.sample_id == [cut.id for cut in loaded]
+    assert torch.equal(batch.audio, audio)
+    assert torch.equal(batch.audio_len, lengths)
+    assert batch.audio_len.dtype == lengths.dtype
+
+
+def _by_number(folder: Path, batch_size: int, **changes: Any) -> dict[str, Any]:
+    manifest = {"manifest_filepath": str(folder / "manifest.json"), "sample_rate": RATE}
+    return {**manifest, "batch_size": batch_size, "use_lhotse": True, **changes}
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_named(data: Path, tmp_path: Path) -> None:
     rows = [{"audio_filepath": str(data / "clip00.wav"), "duration": 0.3, "sampling_rate": RATE}]
     rows.append({"audio_filepath": str(tmp_path / "gone.wav"), "duration": 0.3, "sampling_rate": RATE})
     rows.append({"audio_filepath": str(tmp_path / "gone as well.wav"), "duration": 0.3})
     _write(tmp_path / "manifest.json", rows)
-    config = {"manifest_filepath": str(tmp_path / "manifest.json"), "batch_size": 3, "use_lhotse": True}
-    (batch,) = build({**config, "sample_rate": RATE})
-    assert (len(batch.sample_id), batch.skipped) == (1, 1)
+    (batch,) = build(_by_number(tmp_path, 3))
+    assert (len(batch.sample_id), batch.skipped) == (1, 2)
+    assert [problem.line for problem in batch.problems] == [f"{tmp_path / 'manifest.json'}:{line}" for line in (2, 3)]
+    assert not any("\n" in problem.message for problem in batch.problems)
     with pytest.raises(AudioError, match=r"gone as well\.wav: cannot be read: .*manifest\.json:3\)"):
-        list(build({**config, "sample_rate": RATE, "unreadable_audio": "stop"}))
-    _write(tmp_path / "manifest.json", rows[1:2])
-    with pytest.raises(AudioError, match=r"gone\.wav: the batch of 1 with these cuts cannot be read"):
-        list(build({**config, "sample_rate": RATE}))
+        list(build(_by_number(tmp_path, 3, unreadable_audio="stop")))
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_batch_without_usable_audio_is_replaced_on_all_ranks_alike(
+    data: Path, tmp_path: Path, num_workers: int
+) -> None:
+    rows = [{"audio_filepath": str(data / f"clip{n:02d}.wav"), "duration": DURATIONS[n]} for n in range(6)]
+    for number in (0, 1, 5):  # the last one has nothing after it
+        rows[number] = {"audio_filepath": f"gone{number}.wav", "duration": 0.4}
+    _write(tmp_path / "manifest.json", rows)
+    config = _by_number(tmp_path, 1, num_workers=num_workers)
+    alone = list(build(config))
+    assert [batch.sample_id[0][-2:] for batch in alone] == ["02", "02", "02", "03", "04", "02"]
+    assert [batch.skipped for batch in alone] == [2, 1, 0, 0, 0, 3]
+    ranks = [list(build(config, rank=rank, world_size=2)) for rank in (0, 1)]
+    assert [len(batches) for batches in ranks] == [3, 3]
+
+
+def test_data_of_which_nothing_can_be_read_stops_the_run(tmp_path: Path) -> None:
+    _write(tmp_path / "manifest.json", [{"audio_filepath": f"gone{n}.wav", "duration": 0.4} for n in range(30)])
+    with pytest.raises(AudioError, match=r"gone20\.wav: cannot be read: .*json:21\); neither could the files"):
+        list(build(_by_number(tmp_path, 1)))
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """A folder with a manifest of one healthy file and one of every kind that is read and yet not as it should be."""
+    sound = 0.1 * np.random.default_rng(3).standard_normal(RATE)
+    files = {"good": sound, "nan": np.where(np.arange(RATE) == 9, np.nan, sound), "empty": sound[:0]}
+    files |= {"silent": 0 * sound, "shorter": sound[: RATE // 2], "longer": np.tile(sound, 2), "part": sound}
+    for name, samples in files.items():
+        soundfile.write(tmp_path / f"{name}.wav", samples, RATE, subtype="FLOAT")
+    rows = [{"audio_filepath": f"{name}.wav", "duration": 1.0} for name in files]
+    _write(tmp_path / "manifest.json", [*rows[:-1], {**rows[-1], "offset": 0.5}])
+    return tmp_path
+
+
+@pytest.mark.parametrize(("suspicious", "outcome", "left"), [("use", "used", 5), ("skip", "skipped", 1)])
+def test_suspicious_audio_is_noticed(strange: Path, suspicious: str, outcome: str, left: int) -> None:
+    (batch,) = build(_by_number(strange, 9, suspicious_audio=suspicious))
+    assert len(batch.sample_id) == left
+    found = [(problem.kind, Path(problem.file).stem, problem.outcome) for problem in batch.problems]
+    broken = [("not_finite", "nan", "skipped"), ("empty", "empty", "skipped")]
+    assert found == broken + [
+        (kind, name, outcome)
+        for kind, name in (("silent", "silent"), ("shorter", "shorter"), ("longer", "longer"), ("shorter", "part"))
+    ]
+    assert batch.audio.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"suspicious_audio": "stop"}, r"silent\.wav: is silent: all its samples are 0 \(.*manifest\.json:4\)"),
+        ({"unreadable_audio": "stop"}, r"empty\.wav: has no samples \(.*manifest\.json:3\)"),
+    ],
+)
+def test_audio_that_must_not_be_there_stops_the_run(strange: Path, changes: dict[str, str], message: str) -> None:
+    with pytest.raises(AudioError, match=message):
+        list(build(_by_number(strange, 9, **changes)))
+
+
+def test_a_stream_goes_on_with_its_next_batch(tmp_path: Path) -> None:
+    """Shar: of four cuts two are silent."""
+    sound = 0.1 * np.random.default_rng(3).standard_normal(RATE // 2)
+    cuts = []
+    for number, factor in enumerate((0, 1, 0, 1)):
+        soundfile.write(tmp_path / f"{number}.wav", factor * sound, RATE)
+        cuts.append(Recording.from_file(tmp_path / f"{number}.wav").to_cut())
+    (tmp_path / "shar").mkdir()
+    CutSet.from_cuts(cuts).to_shar(tmp_path / "shar", fields={"recording": "wav"}, shard_size=4)
+    config = {"shar_path": str(tmp_path / "shar"), "sample_rate": RATE, "batch_size": 1, "use_lhotse": True}
+    batches = list(build({**config, "force_finite": True, "suspicious_audio": "skip"}))
+    assert sorted(batch.sample_id[0] for batch in batches) == ["1", "3"]
 
 
 def test_data_cannot_run_programs(tmp_path: Path) -> None:
@@ -445,6 +543,7 @@ def test_the_same_number_for_all_processes_is_worth_a_warning(data: Path, caplog
         ({"shard_seed": "often"}, "shard_seed: is 'often'"),
         ({"seed": "trng"}, "seed: is 'trng'; expected a whole number"),
         ({"bucket_duration_bins": [3, 2]}, "bucket_duration_bins: is .*ascending"),
+        ({"bucket_duration_bins": [2, 2]}, "bucket_duration_bins: is .*ascending"),
         ({"max_duration": None, "num_buckets": 40}, r"num_buckets: The number of buckets \(40\) must be smaller"),
         ({"min_duration": 30.0}, "min_duration: is 30.0; expected at most"),
         ({"noise_manifest": "gone.json"}, "noise_manifest: 'gone.json' does not exist"),

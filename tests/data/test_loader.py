@@ -178,6 +178,16 @@ def test_workers_live_on_where_nemos_random_numbers_need_not_be_kept(config: dic
     assert build_dataloader(workers, key=KEY, numerics="fast").persistent_workers
     assert build_dataloader({**workers, "persistent_workers": True}, key=KEY).persistent_workers
     assert not build_dataloader({**workers, "persistent_workers": False}, key=KEY, numerics="fast").persistent_workers
+    assert not build_dataloader(workers, key="model.validation_ds", numerics="fast").persistent_workers
+
+
+def test_validation_workers_that_live_on_leave_the_generator_of_the_training_alone(config: dict[str, Any]) -> None:
+    """A resumed run makes them where an uninterrupted one still has them; both must go on with the same numbers."""
+    options = {**config, "num_workers": 1, "persistent_workers": True}
+    loader = build_dataloader(options, key="model.validation_ds", numerics="fast")
+    before = torch.get_rng_state()
+    list(loader)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_numerics_reach_the_noise(config: dict[str, Any], corpus: DummyCorpus) -> None:
@@ -242,6 +252,7 @@ def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
         ({"batch_size": None, "batch_duration": "long"}, "batch_duration: is 'long'; expected a number > 0"),
         ({"batch_size": None, "batch_duration": 25, "num_buckets": 0}, "num_buckets: is 0"),
         ({"batch_size": None, "batch_duration": 25, "bucket_duration_bins": [3, 2]}, "bins: is .*ascending order"),
+        ({"batch_size": None, "batch_duration": 25, "bucket_duration_bins": []}, "bins: is .*ascending order"),
         ({"num_buckets": 5}, r"num_buckets: is 5, but only has a meaning with model\.train_ds\.batch_duration"),
         ({"batch_size": 13, "drop_last": True}, r"batch_size: is 13, but there are 12 utterances"),
         ({"num_workers": 1, "multiprocessing_context": "thread"}, "multiprocessing_context: is 'thread'"),

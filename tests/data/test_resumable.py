@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
 from nest_ssl.data.buckets import DurationBatches, ItemLists
 from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
@@ -207,6 +208,31 @@ def test_a_trainer_that_uses_part_of_an_epoch_starts_the_next_one() -> None:
     assert len(expected) == len(loader)
 
 
+@pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (1, False), (2, True)])
+def test_epochs_of_one_batch_can_be_stopped_and_go_on_to_the_bit(num_workers: int, persistent: bool) -> None:
+    def train_one_each(loader: ResumableLoader, epochs: int) -> list[Any]:
+        loader.batches_per_epoch = 1
+        return [(next(iter(loader)), float(torch.rand(()))) for _ in range(epochs)]
+
+    def stop() -> None:
+        raise InterruptedError
+
+    seed(1)
+    uninterrupted = train_one_each(make("shuffled", num_workers, persistent), 6)
+    seed(1)
+    loader = make("shuffled", num_workers, persistent)
+    before = train_one_each(loader, 3)
+    at_the_end = loader.state_dict()
+    loader.between_batches = stop
+    with pytest.raises(InterruptedError):
+        iter(loader)
+    for state in (at_the_end, loader.state_dict()):
+        seed(2)
+        resumed = make("shuffled", num_workers, persistent)
+        resumed.load_state_dict(state)
+        assert before + train_one_each(resumed, 3) == uninterrupted
+
+
 def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixture) -> None:
     seed(1)
     loader = make("in order", 0, False)
@@ -216,6 +242,90 @@ def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixtur
     first = next(iter(resumed))[0]
     assert 4 * BATCH <= first < 4 * BATCH + 3  # three throws
     assert "goes on after the same share of its epoch, but with other random numbers" in caplog.text
+
+
+class Numbers(Dataset[int]):
+    """Items that say which they are."""
+
+    def __len__(self) -> int:
+        return 17
+
+    def __getitem__(self, index: Any) -> Any:
+        return index
+
+
+def of_process(kind: str, rank: int, count: int, batch_size: int = 2) -> ResumableLoader:
+    """The loader of one of several processes, as Lightning makes it."""
+    data: Any = Numbers()
+    if kind == "by duration":
+        sampler: Any = DurationBatches(
+            np.arange(1.0, 18), batch_duration=40, num_buckets=3, seed=5, rank=rank, num_replicas=count
+        )
+        return ResumableLoader(data, batch_size=None, sampler=sampler, collate_fn=list)
+    options: dict[str, Any] = {"shuffle": kind == "shuffled"}
+    if count > 1:
+        options = {"sampler": DistributedSampler(data, count, rank, shuffle=kind == "shuffled", seed=3)}
+    return ResumableLoader(data, batch_size=batch_size, collate_fn=list, **options)
+
+
+def load(loader: ResumableLoader, state: Any, rank: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nest_ssl.data.resumable._this_process", lambda: (rank, count))
+    loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", ["in order", "shuffled", "by duration"])
+@pytest.mark.parametrize("counts", [(2, 1), (1, 2), (3, 2), (2, 3), (2, 1, 2)])
+def test_other_processes_share_out_what_is_left_of_an_epoch(
+    kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seed(1)
+    seen: list[int] = []
+    state, repeated = None, 0
+    for number, count in enumerate(counts):
+        last = number == len(counts) - 1
+        loaders = [of_process(kind, rank, count) for rank in range(count)]
+        lengths = []
+        for rank, loader in enumerate(loaders):
+            if state is not None:
+                load(loader, state, rank, count, monkeypatch)
+            batches = list(islice(loader, None if last else 1))
+            lengths.append(len(batches))
+            seen += [item for batch in batches for item in batch]
+        state = {"processes": [loader.state_dict()["processes"][0] for loader in loaders]}
+        repeated += count - 1
+        assert len(set(lengths)) == 1, "a process would wait for another for ever"
+    assert set(seen) == set(range(17))
+    most = repeated if kind != "by duration" else repeated * max(len(batch) for batch in of_process(kind, 0, 1))
+    assert len(seen) - 17 <= most
+
+
+def test_a_place_that_was_shared_out_can_be_resumed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed(1)
+    first = [of_process("shuffled", rank, 2) for rank in (0, 1)]
+    before = {item for loader in first for batch in islice(loader, 2) for item in batch}
+    state = {"processes": [loader.state_dict()["processes"][0] for loader in first]}
+    second = of_process("shuffled", 0, 1)
+    load(second, state, 0, 1, monkeypatch)
+    assert second.behind == len(second) - 5  # nine are left
+    expected = list(second)
+    again = of_process("shuffled", 0, 1)
+    load(again, state, 0, 1, monkeypatch)
+    assert list(islice(again, 2)) == expected[:2]
+    third = of_process("shuffled", 0, 1)
+    third.load_state_dict(again.state_dict())
+    assert list(third) == expected[2:]
+    assert before | {item for batch in expected for item in batch} == set(range(17))
+    assert len(list(third)) == len(third)
+
+
+def test_another_batch_size_goes_on_with_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+    seed(1)
+    loader = of_process("shuffled", 0, 1, batch_size=4)
+    before = [item for batch in islice(loader, 2) for item in batch]
+    resumed = of_process("shuffled", 0, 1, batch_size=3)
+    resumed.load_state_dict(loader.state_dict())
+    assert sorted(before + [item for batch in resumed for item in batch]) == list(range(17))
+    assert "resuming a run with batch_size 4 by 3" in caplog.text
 
 
 def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCaptureFixture) -> None:

@@ -96,6 +96,28 @@ def test_a_run_goes_on_and_reports_each_problem_once(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
+def test_data_of_lhotse_is_treated_alike(
+    train: Callable[..., int], folder: Path, workers: int, capsys: pytest.CaptureFixture
+) -> None:
+    """Only that lhotse averages channels; bad files are alone in their batches, in every one of three epochs."""
+    options = ["model.train_ds.use_lhotse=true", f"model.train_ds.num_workers={workers}", "model.train_ds.batch_size=1"]
+    assert train("trainer.max_steps=33", "trainer.val_check_interval=33", *options) == 0
+    report = folder / "nest_experiments" / "SSL-NEST-FastConformer" / "problem_audio.jsonl"
+    found = [
+        (f"train.json:{number}", kind, "used" if kind in ("silent", "shorter", "longer") else "skipped")
+        for number, kind in enumerate(KINDS, start=1)
+        if kind and kind != "channels"
+    ]
+    noise = ("noise.json:2", "unreadable", "drew other noise")
+    assert names(report) == sorted([*found, noise])
+    output = "".join(capsys.readouterr())
+    for line, _, outcome in found:
+        assert len(re.findall(rf"^warning: .*\({line}\); {outcome}$", output, flags=re.MULTILINE)) == 1
+    assert "[extra info]" not in output
+    assert "Exception #" not in output
+
+
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_run_that_must_not_use_suspicious_audio_stops_at_file_and_line(
     train: Callable[..., int], folder: Path, workers: int, capsys: pytest.CaptureFixture
 ) -> None:

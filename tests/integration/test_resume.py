@@ -108,7 +108,7 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
     "overrides",
     [
         ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"],
-        ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=0", "model.numerics=fast"],
+        ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=1", "model.numerics=fast"],
         [*ACCUMULATING, "model.train_ds.is_concat=true", "exp_manager.checkpoint_callback_params.async_save=true"],
     ],
     ids=["exact, no workers", "fast, two workers", "accumulating, several sets, in the background"],
@@ -141,12 +141,19 @@ def test_a_run_killed_at_random_ends_with_the_same_bits(
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("number", "more"),
+    [
+        (signal.SIGTERM, ["trainer.accumulate_grad_batches=2"]),
+        (signal.SIGINT, ["trainer.accumulate_grad_batches=2"]),
+        (signal.SIGTERM, ["trainer.limit_train_batches=1", "model.numerics=fast"]),
+    ],
+    ids=["SIGTERM", "Ctrl-C", "epochs of one batch"],
+)
 def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
-    number: signal.Signals, corpus: DummyCorpus, tmp_path: Path
+    number: signal.Signals, more: list[str], corpus: DummyCorpus, tmp_path: Path
 ) -> None:
-    overrides = ["model.train_ds.num_workers=2", "trainer.val_check_interval=1000", "trainer.max_steps=30"]
-    overrides += ["trainer.accumulate_grad_batches=2"]
+    overrides = ["model.train_ds.num_workers=2", "trainer.val_check_interval=1000", "trainer.max_steps=30", *more]
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     finish(start(whole, corpus, overrides), whole)
     stops = 0

@@ -1,0 +1,93 @@
+"""Several processes at work: in order, few enough, and what becomes of it when one dies or is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nest_ssl.data import processes
+from nest_ssl.data.processes import in_processes
+from nest_ssl.data.tar_plan import TarOptions
+from nest_ssl.data.tar_writer import make_tarred_sets
+from nest_ssl.errors import NestError
+
+
+def square(number: int) -> int:
+    return number**2
+
+
+def die(number: int) -> int:
+    os._exit(3)
+
+
+def wait_for_ctrl_c(folder: str) -> None:
+    Path(folder, f"begun{os.getpid()}").touch()
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        Path(folder, "cleaned up").touch()
+        raise
+
+
+def where(piece: Any) -> str:
+    return f"piece {piece}: a process died"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_order(workers: int) -> None:
+    pieces = ((str(number), (number,)) for number in range(30))
+    found = list(in_processes(square, pieces, workers, died_at=where))
+    assert found == [(str(number), number**2) for number in range(30)]
+
+
+def test_a_process_that_dies_is_an_error_of_one_line() -> None:
+    with pytest.raises(NestError, match=r"^piece 0: a process died or soon after; try --workers 1$"):
+        list(in_processes(die, ((number, (number,)) for number in range(30)), 2, died_at=where))
+
+
+def test_there_are_no_more_processes_than_windows_can_wait_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, write_audio: Callable, write_manifest: Callable
+) -> None:
+    asked: list[int] = []
+
+    class Pool(processes.ProcessPoolExecutor):
+        def __init__(self, workers: int, **options: Any) -> None:
+            asked.append(workers)
+            super().__init__(1, **options)
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
+    manifest = write_manifest([write_audio("a.wav", np.linspace(-0.5, 0.5, 16000))])
+    make_tarred_sets(Path(manifest), tmp_path / "tarred", TarOptions(num_shards=1), workers=100)
+    assert asked == [60]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no signals to a group of processes")
+def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    pid = os.fork()
+    if pid == 0:  # a group of its own, as a command has in a terminal
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            list(in_processes(wait_for_ctrl_c, ((n, (str(tmp_path),)) for n in range(9)), 2, died_at=where))
+        except KeyboardInterrupt:
+            os._exit(0)
+        os._exit(1)
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.glob("begun*"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    before = time.monotonic()
+    os.killpg(pid, signal.SIGINT)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert time.monotonic() - before < 10
+    assert (tmp_path / "cleaned up").exists()
+    assert "Traceback" not in capfd.readouterr().err
