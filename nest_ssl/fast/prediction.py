@@ -58,11 +58,16 @@ def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Pa
     preprocessor = parts.preprocessor
     if not preprocessor.packable or preprocessor.featurizer.fb.dtype != torch.float32:
         padded, frames = preprocessor(input_signal=signal, length=lengths)
-        packing = Packing(tuple(frames.tolist()), padded.shape[2], padded.device)
+        packing = Packing(_counts(frames), padded.shape[2], padded.device)
         return packing.pack(padded.transpose(1, 2)), packing  # (B, D, T) -> (B, T, D) -> (N, D)
     frames = preprocessor.frames(lengths)
-    packing = Packing(tuple(frames.tolist()), preprocessor.padded_frames(signal.shape[1]), signal.device)
+    packing = Packing(_counts(frames), preprocessor.padded_frames(signal.shape[1]), signal.device)
     return packed_features(preprocessor, signal, lengths.tolist(), packing), packing
+
+
+def _counts(frames: Tensor) -> tuple[int, ...]:
+    """Frames of each utterance; NeMo's formula counts less than none of a few samples with `exact_pad`."""
+    return tuple(frames.clamp(min=0).tolist())
 
 
 def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Tensor:

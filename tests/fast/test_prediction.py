@@ -66,6 +66,7 @@ OPTIONS = {
     "clamped_log": ["model.preprocessor.log_zero_guard_type=clamp"],
 }
 LENGTHS = (40000, 61234, 8000, 30001)
+TINY = torch.finfo(torch.float64).tiny
 # arguments of the encoder that no option above sets, and why
 NOT_VARIED = {
     *(
@@ -102,12 +103,12 @@ def largest_error(exact: Step, fast: Step) -> float:
     """The largest difference of a gradient, as a share of the largest of its tensor.
 
     A tensor whose true gradient is zero (a bias that the next norm takes away again) has nothing but rounding noise:
-    it counts as a share of the largest gradient of all.
+    it counts as a share of the largest gradient of all. Without a masked frame all of them are zero.
     """
     assert list(exact.gradients) == list(fast.gradients)
     of_all = max(float(gradient.abs().max()) for gradient in exact.gradients.values())
     return max(
-        float((gradient - fast.gradients[name]).abs().max()) / max(float(gradient.abs().max()), 1e-6 * of_all)
+        float((gradient - fast.gradients[name]).abs().max()) / max(float(gradient.abs().max()), 1e-6 * of_all, TINY)
         for name, gradient in exact.gradients.items()
     )
 
@@ -144,7 +145,7 @@ def test_every_argument_of_the_encoder_is_among_the_options() -> None:
     lengths=st.lists(st.integers(0, 50000), min_size=1, max_size=5),
     seed=st.integers(0, 100),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_any_batch_gives_the_same_step(option: str, lengths: list[int], seed: int) -> None:
     exact, fast = both(OPTIONS[option], (*lengths, 20000), torch.float64, seed)
     check_same(exact, fast)
