@@ -261,21 +261,18 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         losses, self._losses = self._losses, []
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
-            scaler.unscale_(
-                optimizer
-            )  # Lightning leaves that to a fused kernel; norm and limit are of the true gradients
+            # Lightning leaves that to a fused kernel, but norm and limit are of the true gradients
+            scaler.unscale_(optimizer)
         by_norm = gradient_clip_algorithm in (None, "norm")
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.gradient_norm, finite = clip_or_drop(
-            parameters,
-            (gradient_clip_val or None) if by_norm else None,
-            drop=scaler is None,
-            valid=None if self._statistics is None else self._statistics.finite(),
+            parameters, (gradient_clip_val or None) if by_norm else None, drop=scaler is None
         )
-        if not finite and (scaler is None or _is_no_overflow(losses, scaler)):
+        self.step_left_out = not finite and (scaler is None or _is_no_overflow(losses, scaler))
+        # Gradients are those of all processes, which must agree on the step; statistics are each one's own.
+        if self._statistics is not None and (self.step_left_out or not self._statistics.finite()):
+            self._statistics.put_back()
             self.step_left_out = True
-            if self._statistics is not None:
-                self._statistics.put_back()
         if finite and not by_norm and gradient_clip_val:
             self.trainer.precision_plugin.clip_grad_by_value(optimizer, gradient_clip_val)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 
@@ -21,9 +21,9 @@ class RunningStatistics:
         if self._now:
             torch._foreach_copy_(self._before, self._now)
 
-    def finite(self) -> Tensor | None:
-        """Whether all of them are, told on the device; None if there are none."""
-        return torch.stack(torch._foreach_norm(self._means)).isfinite().all() if self._means else None
+    def finite(self) -> bool:
+        """Whether all of them are."""
+        return not self._means or bool(torch.stack(torch._foreach_norm(self._means)).isfinite().all())
 
     def put_back(self) -> None:
         """Return to it."""

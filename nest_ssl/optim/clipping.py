@@ -9,22 +9,19 @@ from torch.nn import Parameter
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
-def clip_or_drop(
-    parameters: Sequence[Parameter], max_norm: float | None, drop: bool = True, valid: Tensor | None = None
-) -> tuple[Tensor, bool]:
-    """Scale the gradients to at most `max_norm` as `clip_grad_norm_` does; drop them all if their norm is not finite,
-    or the step is not `valid` for another reason.
+def clip_or_drop(parameters: Sequence[Parameter], max_norm: float | None, drop: bool = True) -> tuple[Tensor, bool]:
+    """Scale the gradients to at most `max_norm` as `clip_grad_norm_` does; drop them all if their norm is not finite.
 
-    Returns the norm before clipping and whether all is well. To an optimiser, a parameter without a gradient is one
+    Returns the norm before clipping and whether it is finite. To an optimiser, a parameter without a gradient is one
     that is left alone: neither moments nor weight decay move. Without `drop`, somebody else leaves out the step.
     """
     norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
     if hasattr(norm, "full_tensor"):  # each process has a part of the weights
         norm = norm.full_tensor()
-    fine = bool(norm.isfinite() if valid is None else norm.isfinite() & valid)
-    if not fine and drop:
+    finite = bool(norm.isfinite())
+    if not finite and drop:
         for parameter in parameters:
             parameter.grad = None
     elif max_norm is not None:
         clip_grads_with_norm_(parameters, max_norm, norm)
-    return norm, fine
+    return norm, finite
