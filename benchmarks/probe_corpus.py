@@ -1,65 +1,116 @@
 """Real speech to show that pre-training learns: played forwards or backwards? And other speech to pre-train on.
 
-python -m benchmarks.probe_corpus --output probe_data
+python -m benchmarks.probe_corpus --output probe_data --install-speech
 
 Every piece of speech has an answer to that, and means over time cannot know it: a piece and its reverse have the same.
-Prompts are divided by their names: pieces of one part, half of them reversed, are `direction.json`, with the fields
-`direction` and `prompt`; the others are `speech.json`, in pieces to pre-train on.
+Prompts are divided by their names. Pieces of one part, half of them reversed, are `direction.json`, and with music
+behind them `direction_in_music.json`, with the fields `direction` and `prompt`; of the others, `speech.json` is to
+pre-train on and `validation.json` to validate on.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import random
 import sys
 import zlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from benchmarks.corpus import Clip, load_corpus
+from benchmarks import debian_speech
+from benchmarks.corpus import SHORTEST, Clip, Corpus, load_corpus
+from nest_ssl.data.synthesis import SAMPLE_RATE
 from nest_ssl.environments import cache_folder
 
+LANGUAGES = (*debian_speech.LANGUAGES, "it", "ru")
 PIECE = 1.2  # seconds that are tried
 PRE_TRAINING_PIECE = 2.5  # seconds, about
 SILENCE = 0.01  # mean of the absolute samples
-ONE_IN = 5  # prompts are not pre-trained on
+MUSIC_BELOW_SPEECH = 5.0  # dB
+TRIED = 3  # one prompt in so many is not pre-trained on
+VALIDATED = 16  # one in so many of the others
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of a prompt as it is heard."""
+
+    name: str
+    prompt: str
+    direction: str
+    samples: np.ndarray
 
 
 def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("probe_data"), help="folder for manifests and audio")
-    parser.add_argument("--corpus", type=Path, default=cache_folder() / "bench", help="benchmarks' audio")
+    parser.add_argument("--corpus", type=Path, default=cache_folder() / "probe", help="folder for the decoded prompts")
     parser.add_argument("--install-speech", action="store_true", help="install the packages of speech by apt")
     options = parser.parse_args(arguments)
-    corpus = load_corpus(options.corpus, options.install_speech)
-    tried = [clip for clip in corpus.prompts if zlib.crc32(Path(clip.audio_filepath).stem.encode()) % ONE_IN == 0]
-    known = [clip for clip in corpus.prompts if clip not in tried]
-    pieces = options.output / "pieces"
-    pieces.mkdir(parents=True, exist_ok=True)
+    if options.install_speech:
+        debian_speech.install(LANGUAGES)
+    make(load_corpus(options.corpus), options.output)
+
+
+def make(corpus: Corpus, output: Path) -> None:
+    """All four manifests, and the audio of the pieces."""
+    clips = [clip for clip in corpus.prompts if clip.duration >= SHORTEST]
+    hours = sum(clip.duration for clip in clips) / 3600
+    print(f"{corpus.kind}: {len(clips)} prompts, {hours:.1f} h")
+
     generator = random.Random(0)
-    _write(options.output / "direction.json", (line for clip in tried for line in _turned(clip, pieces, generator)))
-    _write(options.output / "speech.json", (line for clip in known for line in _divided(clip)))
-    print(f"noise: {corpus.noise_manifest}")
+    pieces = [piece for clip in clips if _number(clip) % TRIED == 0 for piece in _pieces(clip, generator)]
+    music = [_samples(json.loads(line)["audio_filepath"]) for line in corpus.noise_manifest.read_text().splitlines()]
+    noisy = [_with_music(piece, generator.choice(music), generator) for piece in pieces]
+    for name, heard in (("direction", pieces), ("direction_in_music", noisy)):
+        (output / name).mkdir(parents=True, exist_ok=True)
+        _write(output / f"{name}.json", (_saved(piece, output / name) for piece in heard))
+
+    others = [clip for clip in clips if _number(clip) % TRIED]
+    for name, validated in (("speech", False), ("validation", True)):
+        chosen = [clip for clip in others if (_number(clip) // TRIED % VALIDATED == 0) == validated]
+        _write(output / f"{name}.json", (line for clip in chosen for line in _divided(clip)))
 
 
-def _turned(clip: Clip, folder: Path, generator: random.Random) -> Iterator[dict[str, object]]:
-    """Pieces of a prompt that are not silent, each reversed or not."""
-    source = Path(clip.audio_filepath)
-    samples, rate = soundfile.read(source, dtype="float32")
-    length = round(PIECE * rate)
+def _number(clip: Clip) -> int:
+    """The same for a prompt wherever it lies."""
+    return zlib.crc32(Path(clip.audio_filepath).stem.encode())
+
+
+def _pieces(clip: Clip, generator: random.Random) -> Iterator[Piece]:
+    """Those of a prompt that are not silent, each reversed or not."""
+    samples, prompt = _samples(clip.audio_filepath), Path(clip.audio_filepath).stem
+    length = round(PIECE * SAMPLE_RATE)
     for number in range(len(samples) // length):
         piece = samples[number * length :][:length]
         if np.abs(piece).mean() < SILENCE:
             continue
         backwards = generator.random() < 0.5
-        target = folder / f"{source.stem}_{number}.wav"
-        soundfile.write(target, piece[::-1] if backwards else piece, rate)
         direction = "backwards" if backwards else "forwards"
-        yield {"audio_filepath": str(target.resolve()), "direction": direction, "prompt": source.stem}
+        yield Piece(f"{prompt}_{number}.wav", prompt, direction, piece[::-1] if backwards else piece)
+
+
+def _with_music(piece: Piece, music: np.ndarray, generator: random.Random) -> Piece:
+    """Half as loud, so that the sum is not clipped."""
+    part = music[generator.randrange(len(music) - len(piece.samples)) :][: len(piece.samples)]
+    level = np.sqrt(np.mean(piece.samples**2) / max(np.mean(part**2), 1e-9)) * 10 ** (-MUSIC_BELOW_SPEECH / 20)
+    return dataclasses.replace(piece, samples=0.5 * (piece.samples + level * part))
+
+
+def _saved(piece: Piece, folder: Path) -> dict[str, object]:
+    path = folder.resolve() / piece.name
+    soundfile.write(path, piece.samples, SAMPLE_RATE)
+    return {"audio_filepath": str(path), "direction": piece.direction, "prompt": piece.prompt}
+
+
+def _samples(path: str) -> np.ndarray:
+    return soundfile.read(path, dtype="float32")[0]
 
 
 def _divided(clip: Clip) -> Iterator[dict[str, object]]:
