@@ -54,6 +54,8 @@ MAY_IMPORT = {
 }
 # module -> what it imports against the direction, in functions: save_to and restore_from are NeMo's methods of a model
 AGAINST = {"models/ssl.py": {"checkpoint"}}
+# NeMo's environment loads it without the package around it: its modules import each other, and nothing else of ours
+ALONE = "alignment/recorder/"
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,9 @@ def test_passes(command: list[str]) -> None:
 def test_imports_point_one_way(module: Path) -> None:
     part = module.relative_to(PACKAGE).with_suffix("").parts[0]
     if part != "__init__":
-        assert _parts(_imported(module, within_functions=part != "cli")) - AGAINST.get(_name(module), set()) <= {
-            *(part, *MAY_IMPORT[part])
-        }
+        allowed = {"a relative import"} if _name(module).startswith(ALONE) else {part, *MAY_IMPORT[part]}
+        found = _parts(_imported(module, within_functions=part != "cli"))
+        assert found - AGAINST.get(_name(module), set()) <= allowed
 
 
 @pytest.mark.parametrize("module", AGAINST)
@@ -112,7 +114,7 @@ def _name(module: Path) -> str:
 
 
 def _parts(names: Iterable[str]) -> set[str]:
-    """The parts of our package among imported modules; a relative import is none, and so always against the rule."""
+    """The parts of our package among imported modules; a relative import is none, and so against the rule."""
     ours = [name for name in names if name.startswith(("nest_ssl.", ".")) and not name.endswith("__")]
     return {"a relative import" if name.startswith(".") else name.split(".")[1] for name in ours}
 

@@ -1,6 +1,6 @@
 """Train NeMo's own NEST model and record what it does; runs where NeMo is, and needs nothing of nest_ssl installed.
 
-`tools/masked_token_pred_pretrain_with_saver.py` is its command line; recorder.py lies beside this file.
+`tools/masked_token_pred_pretrain_with_saver.py` is its command line; the recorder lies beside this file.
 """
 
 from __future__ import annotations
@@ -161,13 +161,13 @@ def _candidates(path: str) -> list[Path]:
 
 
 def _load_recorder() -> ModuleType:
-    """recorder.py from beside this file, without the package around it."""
+    """The recorder from beside this file, without the package around it."""
     name = "nest_ssl_recorder"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("recorder.py"))
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("recorder") / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses look their module up
+    sys.modules[name] = module  # its modules import each other, and dataclasses look theirs up
     spec.loader.exec_module(module)
     return module
 

@@ -1,0 +1,64 @@
+"""The files of a recording: each is whole, or not there."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .options import RecordingError
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedTensors:
+    """What one step leaves behind, on the CPU."""
+
+    batch: dict[str, Any]
+    outputs: dict[str, Tensor]
+    loss: Tensor
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor] | None  # after the optimiser's step
+    layers: dict[str, list[dict[str, Any]]]
+
+
+def write_step(folder: Path, summary: Mapping[str, Any], tensors: RecordedTensors) -> int:
+    """Write `step_N`, beside its place, and move it there when it is whole; its size in bytes."""
+    final = folder / f"step_{summary['step']}"
+    partial = final.with_name(f".{final.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    torch.save(tensors.batch, partial / "batch.pt")
+    torch.save(tensors.outputs, partial / "forward_output.pt")
+    torch.save(tensors.loss, partial / "loss.pt")
+    torch.save(tensors.gradients, partial / "parameter_gradients.pt")
+    if tensors.weights is not None:
+        torch.save(tensors.weights, partial / "parameter_weights.pt")
+    torch.save(tensors.layers, partial / "layer_outputs.pkl")
+    size = sum(file.stat().st_size for file in partial.iterdir())
+    write_plain({**summary, "bytes": size}, partial / "metadata.pkl")
+    partial.rename(final)
+    return size
+
+
+def write_plain(value: Any, path: Path) -> None:
+    """A pickle of plain values, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    temporary.write_bytes(pickle.dumps(value, protocol=4))
+    temporary.replace(path)
+
+
+def empty_recording(folder: Path) -> None:
+    """A folder without an earlier recording; a folder of anything else is not touched."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()) and not (folder / "metadata.pkl").is_file():
+        raise RecordingError(f"output_dir: {folder} holds other files; give a new folder")
+    for old in (*folder.glob("step_*"), *folder.glob(".step_*.partial")):
+        shutil.rmtree(old)
