@@ -7,6 +7,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.data.dummy import DummyCorpus
+
 _SMALL = [
     "model.num_classes=64",
     "model.encoder.n_layers=2",
@@ -20,3 +22,12 @@ _SMALL = [
 def small_config(config: Path, overrides: Sequence[str] = ()) -> DictConfig:
     """The configuration in this file, made small, with overrides as on the command line."""
     return OmegaConf.merge(OmegaConf.load(config), OmegaConf.from_dotlist([*_SMALL, *overrides]))  # type: ignore[return-value]
+
+
+def manifests_of(corpus: DummyCorpus) -> list[str]:
+    """Overrides that train on this corpus with its noise, and validate on its clean part."""
+    return [
+        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
+        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
+        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
+    ]

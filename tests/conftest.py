@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,3 +35,20 @@ def browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=program, args=list(_QUIET), headless=True)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model that has learnt nothing."""
+    import torch  # takes seconds, which tests without a model need not wait for
+
+    from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+    from nest_ssl.presets import preset_folder
+    from nest_ssl.testing import small_config
+
+    torch.manual_seed(0)
+    file = tmp_path_factory.mktemp("model") / "model.nemo"
+    EncDecDenoiseMaskedTokenPredModel(cfg=small_config(preset_folder() / "nest_fast-conformer.yaml").model).save_to(
+        file
+    )
+    return file

@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.soak import Sample, growth, soak
 from nest_ssl.data.dummy import make_dummy_corpus
+from nest_ssl.testing import manifests_of
 
 
 def samples(megabytes: list[float], files: int = 20) -> list[Sample]:
@@ -30,11 +31,6 @@ def test_too_short_a_run_says_so() -> None:
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks into /proc")
 def test_a_minute_of_training_leaves_no_files_and_processes_behind(tmp_path: Path) -> None:
     corpus = make_dummy_corpus(tmp_path / "corpus", train=12, val=4, noise=2)
-    overrides = [
-        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
-        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
-        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
-        f"model.validation_ds.noise_manifest={corpus.noise_manifest}",
-    ]
+    overrides = [*manifests_of(corpus), f"model.validation_ds.noise_manifest={corpus.noise_manifest}"]
     found = growth(soak(1 / 60, tmp_path, overrides))
     assert not [line for line in found if "megabytes" not in line]  # memory takes longer to settle

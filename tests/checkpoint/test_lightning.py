@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from nest_ssl.checkpoint import load_lightning_checkpoint, nemo_checkpoint_types
-from nest_ssl.errors import CheckpointError
 from nest_ssl.optim import build_optimizer, build_scheduler
+from tests.checkpoint.refusal import refused
 
 CONFIG = {"rate": 16000, "lr": 1e-6, "betas": [0.9, 0.98], "name": None, "deep": [{"on": True}], "ref": "${rate}"}
 
@@ -114,7 +114,11 @@ class Touch:
 def test_code_in_a_checkpoint_never_runs(tmp_path: Path, key: str) -> None:
     escaped = tmp_path / "escaped"
     torch.save({"state_dict": {}, key: {"x": Touch(escaped)}}, tmp_path / "x.ckpt")
-    refused(tmp_path / "x.ckpt", r"refused: it holds (_?io|builtins)\.open; only tensors and plain values are loaded")
+    refused(
+        load_lightning_checkpoint,
+        tmp_path / "x.ckpt",
+        r"refused: it holds (_?io|builtins)\.open; only tensors and plain values are loaded",
+    )
     assert not escaped.exists()
     torch.load(tmp_path / "x.ckpt", weights_only=False)
     assert escaped.exists()
@@ -129,23 +133,16 @@ def test_the_permission_ends_with_the_loading(trained: tuple[Path, Model]) -> No
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04" + bytes(100), bytes(1000)])
 def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.ckpt").write_bytes(content)
-    refused(tmp_path / "x.ckpt", "damaged, or not a Lightning checkpoint")
+    refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "damaged, or not a Lightning checkpoint")
 
 
 def test_a_checkpoint_cut_short_is_told(trained: tuple[Path, Model], tmp_path: Path) -> None:
     whole = trained[0].read_bytes()
     (tmp_path / "x.ckpt").write_bytes(whole[: len(whole) // 2])
-    refused(tmp_path / "x.ckpt", "damaged")
+    refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "damaged")
 
 
 def test_weights_without_a_run_around_them_are_told(tmp_path: Path) -> None:
     torch.save({"layer.weight": torch.ones(1)}, tmp_path / "x.ckpt")
-    refused(tmp_path / "x.ckpt", "it has no state_dict")
-    refused(tmp_path / "none.ckpt", "no such file")
-
-
-def refused(path: Path, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message) as caught:
-        load_lightning_checkpoint(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
+    refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "it has no state_dict")
+    refused(load_lightning_checkpoint, tmp_path / "none.ckpt", "no such file")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nest_ssl.checkpoint import load_safetensors, save_safetensors
 from nest_ssl.checkpoint import safetensors as safetensors_module
 from nest_ssl.checkpoint.safetensors import load_safetensors_config
-from nest_ssl.errors import CheckpointError
+from tests.checkpoint.refusal import refused
 
 
 class Model(nn.Module):
@@ -95,7 +95,7 @@ def test_a_configuration_that_is_unsafe_or_broken_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     save_file({"w": torch.ones(2)}, tmp_path / "x.safetensors", {"model_config.yaml": config})
-    refused(tmp_path / "x.safetensors", message)
+    refused(load_safetensors, tmp_path / "x.safetensors", message)
     assert not (tmp_path / "escaped").exists()
 
 
@@ -120,7 +120,7 @@ def header(value: object, size: int | None = None) -> bytes:
 )
 def test_damaged_and_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
-    refused(tmp_path / "x.safetensors", "damaged, or not a .safetensors file")
+    refused(load_safetensors, tmp_path / "x.safetensors", "damaged, or not a .safetensors file")
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.99])
@@ -128,15 +128,8 @@ def test_a_download_cut_short_is_told(tmp_path: Path, share: float) -> None:
     path = tmp_path / "x.safetensors"
     save_safetensors(Model(), path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-    refused(path, "damaged")
+    refused(load_safetensors, path, "damaged")
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    refused(tmp_path / "none.safetensors", "no such file")
-
-
-def refused(path: Path, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message) as caught:
-        load_safetensors(path)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert "\n" not in str(caught.value)
+    refused(load_safetensors, tmp_path / "none.safetensors", "no such file")

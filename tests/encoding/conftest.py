@@ -7,20 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-import torch
-
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.testing import small_config
 
 CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
-
-
-@pytest.fixture(scope="session")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    file = tmp_path_factory.mktemp("model") / "model.nemo"
-    EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG).model).save_to(file)
-    return file
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.errors import ConfigError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.testing import small_config
+from nest_ssl.testing import manifests_of, small_config
 
 CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
 
@@ -21,15 +21,12 @@ def corpus(tmp_path_factory):
 
 
 def fit(corpus, *overrides, steps=2, **trainer_options):
-    data = [
-        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
-        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
-        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
-    ]
     pl.seed_everything(0, verbose=False)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     trainer = pl.Trainer(accelerator="cpu", max_steps=steps, num_sanity_val_steps=0, **quiet, **trainer_options)
-    model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG, [*data, *overrides]).model, trainer=trainer)
+    model = EncDecDenoiseMaskedTokenPredModel(
+        cfg=small_config(CONFIG, [*manifests_of(corpus), *overrides]).model, trainer=trainer
+    )
     trainer.fit(model)
     return model, trainer
 

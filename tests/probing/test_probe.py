@@ -25,14 +25,6 @@ RATE = 16000
 
 
 @pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    file = tmp_path_factory.mktemp("model") / "model.nemo"
-    EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG).model).save_to(file)
-    return file
-
-
-@pytest.fixture(scope="module")
 def order_manifest(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("order")
     generator = np.random.default_rng(0)

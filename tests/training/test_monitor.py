@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.modules import MaskedPrediction
-from nest_ssl.testing import small_config
+from nest_ssl.testing import manifests_of, small_config
 from nest_ssl.training.monitor import Score, TrainingMonitor
 from nest_ssl.training.samples import ValidationSamples
 from tests.fast.conftest import NOTHING_RANDOM, build, default_type, make_batch
@@ -31,16 +31,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 def train(
     corpus: DummyCorpus, callbacks: list[Callback], *overrides: str, ckpt: Path | None = None, **options: Any
 ) -> tuple[EncDecDenoiseMaskedTokenPredModel, pl.Trainer]:
-    data = [
-        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
-        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
-        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
-    ]
     pl.seed_everything(0, verbose=False)
     quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     steps = {"max_steps": 3, "log_every_n_steps": 1, "val_check_interval": 3, "num_sanity_val_steps": 1}
     trainer = pl.Trainer(accelerator="cpu", callbacks=callbacks, **{**steps, **quiet, **options})
-    model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG, [*data, *overrides]).model, trainer=trainer)
+    model = EncDecDenoiseMaskedTokenPredModel(
+        cfg=small_config(CONFIG, [*manifests_of(corpus), *overrides]).model, trainer=trainer
+    )
     trainer.fit(model, ckpt_path=ckpt)
     return model, trainer
 

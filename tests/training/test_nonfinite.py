@@ -15,7 +15,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.testing import small_config
+from nest_ssl.testing import manifests_of, small_config
 from nest_ssl.training.nonfinite import NonFiniteSteps
 
 CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
@@ -60,9 +60,7 @@ def fit(
     **arguments: Any,
 ) -> Any:
     overrides = [
-        f"model.train_ds.manifest_filepath={corpus.train_manifest}",
-        f"model.train_ds.noise_manifest={corpus.noise_manifest}",
-        f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
+        *manifests_of(corpus),
         f"model.numerics={numerics}",
         f"model.masking.mask_prob={masks}",
     ]
