@@ -56,7 +56,7 @@ CHINESE = Language(
     made="由 `python start.py parity --matrix docs/parity.md` 于 {day} 生成：每个变体用同一随机种子分别以 NeMo 和"
     " nest_ssl 训练，比较批次、token、掩码、对数概率、损失、梯度、学习率、验证结果以及训练前后的权重。"
     "请勿手工修改，重新生成即可。",
-    legend="结果为最后一步的损失和全部记录的摘要（没有被掩蔽帧的批次的损失除外：NeMo 为 NaN，这里为 0，见"
+    legend="结果为最后一步的损失和全部记录的摘要（没有掩码帧的批次的损失除外：NeMo 为 NaN，这里为 0，见"
     "[数值说明](numerics.zh.md)）。最后一列是比较过的张量和数值的个数。XLarge 和 XXLarge 保持真实宽度、减少层数："
     "小机器的内存放不下两个这样的训练。",
     bases="每个变体是对下列基础配置之一的改动，而基础配置是对 `config/nest_fast-conformer.yaml` 的改动。省略 `model.`；"
@@ -67,7 +67,7 @@ CHINESE = Language(
     resumed="第 {} 步后续训",
     equal="是，{}",
     different="**否**：{}",
-    empty="；{} 个批次没有被掩蔽帧",
+    empty="；{} 个批次没有掩码帧",
     headings={
         "Whole models": "完整模型",
         "Sub-sampling": "下采样",
