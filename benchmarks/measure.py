@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from benchmarks.flops import training_flops
 from benchmarks.job import WARM_UP, Job
 from benchmarks.stages import StageTimes
+from nest_ssl.memory import peak_bytes
 
 SAMPLE_RATE = 16000
 TRAINER: dict[str, Any] = {
@@ -91,7 +91,7 @@ def train(implementation: str, job: Job, started: float) -> dict[str, Any]:
         "peak_share": flops / peak if peak else None,
         "stages": stages[0].seconds_per_step() if stages else None,
         "first_step_seconds": times.first_step_seconds,
-        "peak_gigabytes": peak_gigabytes(),
+        "peak_gigabytes": peak_bytes() / 1e9,
         "steps": timed,
     }
 
@@ -163,16 +163,6 @@ def matrix_peak(size: int = 2048, products: int = 12) -> float:
     for _ in range(products):
         torch.mm(left, right)
     return products * 2 * size**3 / (time.perf_counter() - began)
-
-
-def peak_gigabytes() -> float | None:
-    """The most memory that this process has had; unknown on Windows."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def _compose(job: Job) -> DictConfig:

@@ -40,10 +40,12 @@ def main(implementation: str, job_path: str, result_path: str, started: str) -> 
 def _limit_memory() -> None:
     """Let this process run out of memory before the machine does, which would end some process of its own choice."""
     memory = Path("/proc/meminfo")
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
     if not memory.is_file():
         return
-    import resource
-
     lines = dict(line.split(":") for line in memory.read_text(encoding="utf-8").splitlines())
     available = int(lines["MemAvailable"].split()[0]) * 1024
     resource.setrlimit(resource.RLIMIT_DATA, (available, available))

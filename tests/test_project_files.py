@@ -55,7 +55,7 @@ def test_the_citation_names_this_version() -> None:
 def test_the_hooks_before_a_commit_pass_where_the_tests_do(arguments: list[str], tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # they run `python`: ours
     environment = {**os.environ, "PATH": path, "PRE_COMMIT_HOME": str(tmp_path)}
-    command = [sys.executable, "-m", "pre_commit", *arguments]
+    command = [sys.executable, "-I", "-m", "pre_commit", *arguments]  # by itself, also under tests/elsewhere
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -62,7 +62,8 @@ ALONE = "alignment/recorder/"
     "command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
 )
 def test_passes(command: list[str]) -> None:
-    finished = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    tool = [sys.executable, "-I", "-m", *command]  # by itself, also where the suite runs as elsewhere (tests/elsewhere)
+    finished = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 

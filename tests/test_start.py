@@ -211,6 +211,8 @@ def test_too_little_space_is_noticed_before_anything_is_made(tmp_path: Path) -> 
 
 
 def test_a_made_environment_can_install(tmp_path: Path) -> None:
+    if os.pathsep in str(tmp_path):
+        pytest.skip("venv makes no environment whose path holds what separates paths")
     folder = tmp_path / "environment"
     (folder / "bin").mkdir(parents=True)
     (folder / "bin" / "leftover").touch()
@@ -231,7 +233,8 @@ def test_exit_codes_of_programs_are_passed_on() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends processes without asking them")
 def test_termination_is_handed_on(tmp_path: Path) -> None:
     program = (
-        "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(flush=True); signal.pause()"
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(flush=True);"
+        "time.sleep(60)"
     )
     code = f"import start, sys; from pathlib import Path; sys.exit(start.run(Path(sys.executable), '-c', {program!r}))"
     with subprocess.Popen([sys.executable, "-c", code], cwd=start.ROOT, stdout=subprocess.PIPE) as process:

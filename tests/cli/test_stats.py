@@ -166,7 +166,10 @@ def test_a_terminal_that_knows_ascii_alone_gets_it(manifest: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
     )
-    assert (done.returncode, done.stderr) == (0, b"")
+    unexpected = [
+        line for line in done.stderr.splitlines() if not line.startswith(b"read ")
+    ]  # said if it takes seconds
+    assert (done.returncode, unexpected) == (0, [])
     assert done.stdout.isascii()
     assert b" ####" in done.stdout
     assert b"\\u8bf4" in done.stdout  # names are shown as far as they can be
@@ -183,7 +186,7 @@ def test_bars_and_levels_are_in_proportion() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal for one process")
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
 def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).standard_normal(60 * 16000) / 9, 16000)
     rows = [{"audio_filepath": "long.wav", "offset": n / 1000, "duration": 50.0} for n in range(9000)]

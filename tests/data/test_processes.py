@@ -68,7 +68,7 @@ def test_there_are_no_more_processes_than_windows_can_wait_for(
     assert asked == [60]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows has no signals to a group of processes")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork, and no signals to a group of processes")
 def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
     tmp_path: Path, capfd: pytest.CaptureFixture
 ) -> None:

@@ -1,28 +1,93 @@
-"""Makes Python lack what other systems lack, in every process that has this folder on PYTHONPATH.
+"""Makes Python behave as on other systems, in every process that has this folder on PYTHONPATH and in all it starts.
 
-Windows has no fork, no process groups, few signals and neither `resource` nor `fcntl`; macOS spawns too: what works
-under this works there as far as these go. The suite is run so by `tests/test_elsewhere.py`.
+Windows has no fork, no process groups, few signals, no /dev/shm and neither `resource` nor `fcntl`, and its text files
+have lines that end with CRLF; macOS spawns too: what works under this works there as far as these go.
+`python -m tests.elsewhere` runs the suite so, `tests/test_elsewhere.py` what matters most of it.
 """
 
+import builtins
 import contextlib
+import io
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 
-for _name in ("fork", "forkpty", "killpg", "sched_getaffinity"):
+_HERE = str(Path(__file__).resolve().parent)
+_SHARED_MEMORY = "/dev/shm"
+
+for _name in (
+    *("fork", "forkpty", "killpg", "setpgid", "getpgid", "getpgrp", "setsid", "getsid"),
+    *("sched_getaffinity", "getloadavg", "nice", "mkfifo", "posix_fadvise", "posix_fallocate"),
+):
     with contextlib.suppress(AttributeError):
         delattr(os, _name)
-# Not SIGCHLD and SIGUSR1: torch and Lightning take them for granted where `sys.platform` is not Windows
-for _name in ("SIGUSR2", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGALRM", "alarm", "pause"):
+# Not SIGCHLD, SIGUSR1, SIGKILL and SIGSTOP: torch, Lightning and subprocess take them for granted where `sys.platform`
+# is not Windows. Nor what macOS has: where `os.name` is "posix" it may be used.
+for _name in (
+    *("SIGUSR2", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGALRM", "SIGTSTP", "SIGCONT", "SIGWINCH"),
+    *("alarm", "pause", "setitimer", "sigtimedwait"),
+):
     with contextlib.suppress(AttributeError):
         delattr(signal, _name)
-for _name in ("resource", "fcntl"):
+for _name in ("resource", "fcntl", "pwd", "grp", "pty"):
     sys.modules[_name] = None  # type: ignore[assignment]
 multiprocessing.set_start_method("spawn")
 multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[assignment]
 # Our own modules name the encoding of every text file, but of what the system or another program writes
 _EXCEPT = r"memory$|doctor\.facts$|environments$|alignment\.parameters$"
 if sys.flags.warn_default_encoding:
+    warnings.filterwarnings("ignore", category=EncodingWarning)
     warnings.filterwarnings("error", category=EncodingWarning, module=rf"nest_ssl\.(?!{_EXCEPT})")
+
+
+# Lines of a text file end with CRLF where nothing else is asked for
+_open = io.open
+
+
+def _open_with_crlf(file, mode="r", buffering=-1, encoding=None, errors=None, newline=None, closefd=True, opener=None):  # type: ignore[no-untyped-def]
+    if newline is None and "b" not in mode and set(mode) & set("wax"):
+        newline = "\r\n"
+    if encoding is None and "b" not in mode:
+        encoding = io.text_encoding(encoding, 2)  # the warning names the caller
+    return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+
+_open_with_crlf.__name__ = _open_with_crlf.__qualname__ = "open"  # what a pickle calls it
+_open_with_crlf.__module__ = "builtins"
+builtins.open = io.open = _open_with_crlf  # type: ignore[assignment]
+
+
+# Python does not see /dev/shm; what is below Python needs it on Linux
+def _without_shared_memory(event: str, arguments: tuple[object, ...]) -> None:
+    if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(_SHARED_MEMORY):
+        raise FileNotFoundError(2, "not on this system", arguments[0])
+
+
+_statvfs = os.statvfs
+
+
+def _statvfs_without_shared_memory(path):  # type: ignore[no-untyped-def]
+    if str(path).startswith(_SHARED_MEMORY):
+        raise FileNotFoundError(2, "not on this system", path)
+    return _statvfs(path)
+
+
+sys.addaudithook(_without_shared_memory)
+os.statvfs = _statvfs_without_shared_memory
+
+
+# A process with an environment of its own is elsewhere too
+_start = subprocess.Popen.__init__
+
+
+def _start_elsewhere(self, *arguments, env=None, **keywords):  # type: ignore[no-untyped-def]
+    if env is not None and _HERE not in str(env.get("PYTHONPATH", "")):
+        env = {**env, "PYTHONPATH": os.pathsep.join(filter(None, (_HERE, env.get("PYTHONPATH"))))}
+    _start(self, *arguments, env=env, **keywords)
+
+
+subprocess.Popen.__init__ = _start_elsewhere  # type: ignore[method-assign]

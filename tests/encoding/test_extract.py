@@ -98,7 +98,7 @@ def test_bad_audio_is_skipped_and_named_or_stops(request_: Request, tmp_path: Pa
     with_bad = replace(request_, inputs=[*request_.inputs, str(tmp_path / "bad.wav")])
     summary = run(with_bad)
     assert summary.written == 4
-    assert [reason.split(":")[0] for reason in summary.skipped] == [str(tmp_path / "bad.wav")]
+    assert [reason.partition(": ")[0] for reason in summary.skipped] == [str(tmp_path / "bad.wav")]
     assert len(index(with_bad)) == 4
     with pytest.raises(AudioError, match=r"bad\.wav"):
         run(replace(with_bad, stop_at_bad_audio=True))

@@ -21,6 +21,8 @@ SMALL = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of commands of an environment that has the wheel with two extras, and nothing of the tests' own."""
     folder = tmp_path_factory.mktemp("wheel with spaces 轮子")
+    if os.pathsep in str(folder):
+        pytest.skip("venv makes no environment whose path holds what separates paths")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     build = [*pip, "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run(build, check=True, capture_output=True)
