@@ -1,6 +1,6 @@
 """The suite as other systems would run it: spawned processes, no fork, few signals, odd paths, another encoding.
 
-`PYTHONPATH=tests/elsewhere pytest ...` does it for any test; here for those that start processes and read files.
+`python -m tests.elsewhere` does it for all of it; here for what reads and writes files, prints, and starts processes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ from nest_ssl.data.manifest import load_manifest
 from nest_ssl.errors import NestError
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
+from tests.elsewhere.__main__ import ODD_FOLDER, command, environment
 
 ROOT = Path(__file__).resolve().parents[1]
-STARTING_PROCESSES = [
-    "tests/data/test_loader.py",
-    "tests/data/test_check.py",
-    "tests/data/test_tar_writer.py",
+WITH_FILES = [
+    *("tests/audio", "tests/checkpoint", "tests/cli", "tests/encoding", "tests/training"),
+    *("tests/test_atomic.py", "tests/test_memory.py", "tests/test_start.py"),
+]
+WITH_PROCESSES = [
+    "tests/data",
     "tests/integration/test_train_command.py::test_an_unreadable_file_is_one_line_also_from_a_loader_process",
     "tests/integration/test_train_command.py::test_the_same_command_continues_a_run",
     "tests/doctor/test_machine.py::test_this_machine_can_be_described",
 ]
+DOZENS_OF_PROCESSES = ["tests/data/test_resumable.py::test_a_run_that_stops_anywhere_goes_on_to_the_bit"]
 READING_TEXT = [
     "tests/cli/test_app.py",
     "tests/cli/test_data.py",
@@ -40,33 +44,53 @@ TINY_SHARED_MEMORY = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
 
 
 def _run_elsewhere(basetemp: Path, tests: list[str], **variables: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "elsewhere"), "LC_ALL": "C", **variables}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={basetemp}", *tests]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", timeout=1200)
+    done = subprocess.run(
+        [*command(basetemp), *tests],
+        cwd=ROOT,
+        env={**environment(), **variables},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=1800,
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 
 
 @pytest.mark.slow
-def test_processes_are_spawned_below_a_folder_with_an_odd_name(tmp_path: Path) -> None:
-    _run_elsewhere(tmp_path / "Eigene Dateien (1) 语音 & noise", STARTING_PROCESSES)
+def test_files_lie_below_a_folder_with_an_odd_name_and_their_lines_end_with_crlf(tmp_path: Path) -> None:
+    _run_elsewhere(tmp_path / ODD_FOLDER, [*WITH_FILES, "-m", "not slow"])
+
+
+@pytest.mark.slow
+def test_processes_are_spawned(tmp_path: Path) -> None:
+    left_out = [f"--deselect={name}" for name in DOZENS_OF_PROCESSES]
+    _run_elsewhere(tmp_path / ODD_FOLDER, [*WITH_PROCESSES, *left_out])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there it is so anyway")
 def test_files_are_utf_8_where_the_system_is_not(tmp_path: Path) -> None:
     # LC_ALL=C alone would turn Python's UTF-8 mode on; and soundfile cannot open other than ASCII names without it
-    _run_elsewhere(tmp_path / "plain", READING_TEXT, PYTHONUTF8="0", PYTHONWARNDEFAULTENCODING="1")
+    _run_elsewhere(tmp_path / "plain", READING_TEXT, PYTHONUTF8="0")
 
 
-def test_a_process_under_the_test_lacks_what_other_systems_lack() -> None:
-    code = (
-        "import multiprocessing as m, os, signal, sys;"
+def test_a_process_lacks_what_other_systems_lack_and_so_do_those_that_it_starts(tmp_path: Path) -> None:
+    told = (
+        "import multiprocessing as m, os, shutil, signal, sys;"
         "print(m.get_start_method(), hasattr(os, 'fork'), hasattr(os, 'killpg'), hasattr(signal, 'SIGPIPE'),"
-        "sys.modules['resource'], sys.modules['fcntl'])"
+        "sys.modules['resource'], sys.modules['fcntl']);"
+        "open(sys.argv[1], 'w', encoding='utf-8').write('line' + chr(10));"
+        "shutil.disk_usage('/dev/shm')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "elsewhere")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    code = (
+        "import os, subprocess, sys; bare = {**os.environ, 'PYTHONPATH': ''};"
+        f"sys.exit(subprocess.call([sys.executable, '-c', {told!r}, sys.argv[1]], env=bare))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "text"], env=environment(), capture_output=True, encoding="utf-8"
+    )
     assert done.stdout.split() == ["spawn", "False", "False", "False", "None", "None"]
+    assert (tmp_path / "text").read_bytes() == b"line\r\n"
+    assert "FileNotFoundError" in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["utf-8", "default"])

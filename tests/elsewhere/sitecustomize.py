@@ -67,7 +67,7 @@ def _without_shared_memory(event: str, arguments: tuple[object, ...]) -> None:
         raise FileNotFoundError(2, "not on this system", arguments[0])
 
 
-_statvfs = os.statvfs
+_statvfs = getattr(os, "statvfs", None)  # which Windows has not at all
 
 
 def _statvfs_without_shared_memory(path):  # type: ignore[no-untyped-def]
@@ -77,7 +77,8 @@ def _statvfs_without_shared_memory(path):  # type: ignore[no-untyped-def]
 
 
 sys.addaudithook(_without_shared_memory)
-os.statvfs = _statvfs_without_shared_memory
+if _statvfs is not None:
+    os.statvfs = _statvfs_without_shared_memory
 
 
 # A process with an environment of its own is elsewhere too
