@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from nest_ssl.errors import NestError
+from nest_ssl.report.adjusted import adjustments_of, asked_for
 from nest_ssl.report.data_sets import DataSet, data_sets
 from nest_ssl.report.figures import Figure, as_numbers, key_figures
 from nest_ssl.report.health import Health, health_of, signs_of
@@ -16,6 +17,7 @@ from nest_ssl.report.preset import Change, Preset, nearest_preset
 from nest_ssl.report.run import Run
 from nest_ssl.report.samples import SampleSet, newest_samples
 from nest_ssl.report.status import Status, status_of
+from nest_ssl.training.platform import Adjustment
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,14 @@ class RunReport:
             return error
 
     @cached_property
+    def adjusted(self) -> dict[str, Adjustment]:
+        """By key."""
+        return adjustments_of(self.run)
+
+    @cached_property
     def preset(self) -> tuple[Preset, list[Change]] | None:
-        return nearest_preset(self.run.config, list(self.presets))
+        """The nearest to what was asked for, and what was changed in it: by somebody, not by the machine."""
+        return nearest_preset(asked_for(self.run.config, self.adjusted), list(self.presets))
 
     def as_dict(self) -> dict[str, Any]:
         """Key figures and verdict, for machines."""

@@ -69,7 +69,7 @@ def _several(reports: Sequence[RunReport]) -> list[str]:
         curves_section(runs),
         codebook_section(runs),
         throughput_section(runs),
-        differences_section(runs),
+        differences_section(reports),
         f'<section class="runs"><h2>{words("each_run")}</h2>{details}</section>',
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,13 @@ def nearest_preset(config: Mapping[str, Any], presets: list[Preset]) -> tuple[Pr
     return min(candidates, key=lambda candidate: len(candidate[1]))
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
-    """Keys whose values differ, in the order of the configuration; null is as good as absent."""
+def changes(before: Mapping[str, Any], after: Mapping[str, Any], also: Container[str] = ()) -> list[Change]:
+    """Keys whose values differ, and those in `also`, in the order of the configuration; null is as good as absent."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
+        if key in also or old.get(key) != new.get(key)
     ]
 
 

@@ -10,11 +10,13 @@ import yaml
 
 from nest_ssl.pages.page import folded, table
 from nest_ssl.pages.text import Count, Html, code, escaped
+from nest_ssl.report.adjusted import ADJUSTED, reason_words
 from nest_ssl.report.events import Start
 from nest_ssl.report.gathered import RunReport
 from nest_ssl.report.preset import ABSENT, Change, changes
 from nest_ssl.report.run import Run
 from nest_ssl.report.texts import moment, span, words
+from nest_ssl.training.platform import Adjustment
 
 _MOST_CHANGES = 3  # keys that one row of the starts names
 _MOST_NAMES = 5  # of kept batches
@@ -56,17 +58,27 @@ def configuration_section(report: RunReport) -> str:
     whole = folded(words("whole_config"), f"<pre><code>{escaped(_yaml(run.config))}</code></pre>")
     if report.preset is None:
         return _section("configuration", f"<p>{words('preset_missing')}</p>{whole}")
-    preset, differing = report.preset
-    if not differing:
+    preset, changed = report.preset
+    adjusted = report.adjusted
+    if not changed and not adjusted:
         return _section("configuration", f"<p>{words('preset_same', name=code(preset.name))}</p>{whole}")
-    said = words("preset_is", name=code(preset.name), count=Count(len(differing)))
-    rows = "".join(_change_row(change) for change in differing)
+    said = (
+        words("preset_adjusted", name=code(preset.name), count=Count(len(changed)), adjusted=Count(len(adjusted)))
+        if adjusted
+        else words("preset_is", name=code(preset.name), count=Count(len(changed)))
+    )
+    rows = "".join(
+        f'<tr><th scope="row">{code(change.key)}</th><td>{_setting(change.before)}</td>'
+        f"<td>{_setting(change.after, adjusted.get(change.key))}</td></tr>"
+        for change in changes(preset.config, run.config, also=adjusted)
+    )
     columns = [words(name) for name in ("key", "value_preset", "value_run")]
     return _section("configuration", f"<p>{said}</p>{table('sides', columns, rows)}{whole}")
 
 
-def differences_section(runs: Sequence[Run]) -> str:
-    """Keys in which the configurations of several runs differ."""
+def differences_section(reports: Sequence[RunReport]) -> str:
+    """Keys in which the configurations of several runs differ, be it because their machines do."""
+    runs = [report.run for report in reports]
     found = {change.key for run in runs[1:] for change in changes(runs[0].config, run.config)}
     if not found:
         return _section("configuration", f"<p>{words('config_all_same')}</p>")
@@ -74,7 +86,10 @@ def differences_section(runs: Sequence[Run]) -> str:
     keys = [key for key in dict.fromkeys(key for of in leaves for key in of) if key in found]
     rows = "".join(
         f'<tr><th scope="row">{code(key)}</th>'
-        + "".join(f"<td>{_setting(of.get(key, ABSENT))}</td>" for of in leaves)
+        + "".join(
+            f"<td>{_setting(of.get(key, ABSENT), report.adjusted.get(key))}</td>"
+            for of, report in zip(leaves, reports, strict=True)
+        )
         + "</tr>"
         for key in keys
     )
@@ -91,6 +106,8 @@ def environment_section(run: Run) -> str:
         return _section("environment", f"<p>{words('no_environment')}</p>")
     rows = f'<tr><th scope="row">{words("folder")}</th><td>{code(run.folder.resolve())}</td></tr>'
     for name, value in run.environment.items():
+        if name == ADJUSTED:  # told with the configuration
+            continue
         shown = code(" ".join(map(str, value))) if isinstance(value, list) else escaped(value)
         rows += f'<tr><th scope="row">{code(name)}</th><td>{shown}</td></tr>'
     return _section("environment", table("sides", [words("setting"), words("value")], rows))
@@ -149,14 +166,11 @@ def _changed(found: Sequence[Change]) -> Html:
     return Html("<br>".join(shown[:_MOST_CHANGES]) + more)
 
 
-def _change_row(change: Change) -> str:
-    return (
-        f'<tr><th scope="row">{code(change.key)}</th><td>{_setting(change.before)}</td>'
-        f"<td>{_setting(change.after)}</td></tr>"
-    )
-
-
-def _setting(value: Any) -> Html:
+def _setting(value: Any, adjusted: Adjustment | None = None) -> Html:
+    """As it is, and what it would be on another machine."""
+    if adjusted is not None:
+        why = words("adjusted_from", asked=_setting(adjusted.old), reason=reason_words(adjusted.reason))
+        return Html(f'{_setting(value)} <small class="adjusted">{why}</small>')
     if value is ABSENT:
         return Html(f'<span class="muted">{words("absent")}</span>')
     return escaped("null" if value is None else str(value).lower() if isinstance(value, bool) else value)

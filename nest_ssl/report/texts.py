@@ -283,6 +283,11 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Nearest shipped configuration: {name}. Differences: {count}.",
         "最接近的内置配置：{name}。不同之处：{count}。",
     ),
+    "preset_adjusted": (
+        "Nearest shipped configuration: {name}. Changed: {count}. Adjusted to the machine that trained: {adjusted}.",
+        "最接近的内置配置：{name}。改动：{count}。按训练所用机器自动调整：{adjusted}。",
+    ),
+    "adjusted_from": ("adjusted from {asked}: {reason}", "由 {asked} 自动调整：{reason}"),
     "preset_same": ("Exactly the shipped configuration {name}.", "与内置配置 {name} 完全相同。"),
     "preset_missing": ("The shipped configurations are not on this machine.", "本机没有内置配置文件。"),
     "no_config": ("There is no config.yaml in this folder.", "文件夹中没有 config.yaml。"),

@@ -9,7 +9,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -27,6 +27,7 @@ from nest_ssl.targets import check_arguments
 from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
 from nest_ssl.training.checkpoints import RunCheckpoint
 from nest_ssl.training.nonfinite import NonFiniteSteps
+from nest_ssl.training.platform import Adjustment
 from nest_ssl.training.problem_report import PROBLEM_REPORT, ProblemReport
 from nest_ssl.training.samples import ValidationSamples
 from nest_ssl.training.settings import ExperimentSettings, read_settings
@@ -45,6 +46,7 @@ class Experiment:
     folder: Path
     name: str
     resume_from: Path | None
+    adjustments: Sequence[Adjustment] = ()  # of the configuration to this machine
 
     def callbacks(self, cfg: DictConfig) -> list[Callback]:
         settings = self.settings
@@ -114,7 +116,7 @@ class ExperimentFolder(Callback):
         _set_earlier_files_aside(folder)
         contents = {
             "config.yaml": OmegaConf.to_yaml(self.cfg),
-            "environment.json": json.dumps(_environment(), indent=2) + "\n",
+            "environment.json": json.dumps(_environment(self.experiment.adjustments), indent=2) + "\n",
         }
         for name, content in contents.items():
             with atomic_write(folder / name) as temporary:
@@ -123,7 +125,9 @@ class ExperimentFolder(Callback):
             shutil.copy(path, folder)
 
 
-def plan_experiment(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> Experiment:
+def plan_experiment(
+    config: Mapping[str, Any], trainer: Mapping[str, Any], adjustments: Sequence[Adjustment] = ()
+) -> Experiment:
     """Where the run of this `exp_manager` node writes and what it continues, by NeMo's rules."""
     settings = read_settings(config)
     _check(settings, trainer)
@@ -131,7 +135,7 @@ def plan_experiment(config: Mapping[str, Any], trainer: Mapping[str, Any]) -> Ex
     folder = _run_folder(settings, name)
     dirpath = settings.checkpoint_callback_params.dirpath
     checkpoints = Path(dirpath) if dirpath else folder / "checkpoints"
-    return Experiment(settings, folder, name, _checkpoint_to_resume(settings, checkpoints))
+    return Experiment(settings, folder, name, _checkpoint_to_resume(settings, checkpoints), adjustments)
 
 
 def _check(settings: ExperimentSettings, trainer: Mapping[str, Any]) -> None:
@@ -236,11 +240,27 @@ def _next_number(folder: Path, prefix: str) -> int:
     return max((int(number) for number in taken if number.isdecimal()), default=-1) + 1
 
 
-def _environment() -> dict[str, Any]:
+def _environment(adjustments: Sequence[Adjustment]) -> dict[str, Any]:
+    """What the run depends on besides its configuration, and what of that is not what was asked for."""
     versions = {}
     for package in _PACKAGES:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:  # run from a checkout that is not installed
             continue
-    return {"command": sys.argv, "python": sys.version.split()[0], "platform": platform.platform(), **versions}
+    adjusted = [
+        {"key": change.key, "asked": _plain(change.old), "used": _plain(change.new), "reason": change.reason}
+        for change in adjustments
+    ]
+    return {
+        "command": sys.argv,
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        **versions,
+        "adjusted": adjusted,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Without OmegaConf's lists, which JSON does not know."""
+    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value

@@ -74,12 +74,13 @@ def adjust(cfg: DictConfig, machine: Machine) -> list[Adjustment]:
     return [change for change in changes if change.old != change.new]
 
 
-def fit_to_machine(cfg: DictConfig, machine: Machine) -> None:
+def fit_to_machine(cfg: DictConfig, machine: Machine) -> list[Adjustment]:
     """Make all adjustments in the configuration, each with a line saying what and why."""
     adjustments = adjust(cfg, machine)
     apply(cfg, adjustments)
     for line in describe(adjustments):
         _log.info("adjusted %s", line)
+    return adjustments
 
 
 def apply(cfg: DictConfig, adjustments: Iterable[Adjustment]) -> None:

@@ -31,7 +31,7 @@ from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.monitor import TrainingMonitor
 from nest_ssl.training.nonfinite import NonFiniteSteps
-from nest_ssl.training.platform import FSDP, GLOO_DDP, Machine, fit_to_machine
+from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
 from nest_ssl.training.progress import TrainingProgress
 from nest_ssl.training.ranks import Ranks, lost_process
 from nest_ssl.training.settings import ExperimentSettings
@@ -80,8 +80,8 @@ def main(
 def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Sequence[str] = ("train.py",)) -> None:
     """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
     machine = Machine.here()
-    fit_to_machine(cfg, machine)
-    experiment = _experiment(cfg)
+    adjustments = fit_to_machine(cfg, machine)
+    experiment = _experiment(cfg, adjustments)
     _seed(cfg.get("seed"))
     clock = _Clock()
     throughput = Throughput(_sample_rate(cfg))
@@ -141,11 +141,12 @@ class _Clock(Callback):
         return (time.monotonic() - self._started_at) / 60
 
 
-def _experiment(cfg: DictConfig) -> Experiment | None:
+def _experiment(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | None:
     """The run's folder; none without an `exp_manager` node or in a trial run, as in NeMo."""
     if cfg.get("exp_manager") is None or cfg.get("trainer", {}).get("fast_dev_run"):
         return None
-    return plan_experiment(OmegaConf.to_container(cfg.exp_manager), cfg.get("trainer") or {})  # type: ignore[arg-type]
+    node: Any = OmegaConf.to_container(cfg.exp_manager)
+    return plan_experiment(node, cfg.get("trainer") or {}, adjustments)
 
 
 def _seed(seed: Any) -> None:

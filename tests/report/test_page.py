@@ -207,11 +207,12 @@ def test_names_and_settings_never_become_markup(tmp_path: Path) -> None:
     attack = "<script>alert(1)<script>\"'&<img src=x onerror=alert(1)>"
     config = {**CONFIG, "name": attack, attack: attack}
     folder = write_run(tmp_path / "a<img src=x>&b", began=time.time() - 200, config=config)
-    (folder / "environment.json").write_text(json.dumps({attack: attack, "command": [attack]}))
+    adjusted = [{"key": attack, "asked": attack, "used": attack, "reason": attack}]
+    (folder / "environment.json").write_text(json.dumps({attack: attack, "command": [attack], "adjusted": adjusted}))
     record = {"kind": attack, "file": attack, "line": attack, "message": attack, "count": 1}
     (folder / "problem_audio.jsonl").write_text(json.dumps(record) + "\n")
     other = shutil.copytree(folder, tmp_path / "other")
-    for page in (page_of(folder), page_of(folder, other)):
+    for page in (page_of(folder, presets=(Preset("shipped", CONFIG),)), page_of(folder, other)):
         said = Text(page)
         assert len(said.all("script")) == 1
         assert not said.all("img")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from omegaconf import OmegaConf
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.training import experiment as experiments
 from nest_ssl.training.experiment import Experiment, ExperimentFolder, plan_experiment
+from nest_ssl.training.platform import Adjustment
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +158,16 @@ def test_what_an_earlier_start_wrote_is_kept_also_where_one_before_it_was_remove
     start(experiment)
     assert sorted(path.name for path in (tmp_path / "run").glob("run_*")) == ["run_1", "run_2"]
     assert (tmp_path / "run" / "run_2" / "config.yaml").read_text() == "seed: 1\n"
+
+
+def test_what_the_machine_adjusted_is_written_with_its_reason(tmp_path: Path) -> None:
+    devices = OmegaConf.create([0, 1])
+    adjustments = [Adjustment("trainer.devices", devices, 1, "no GPU"), Adjustment("trainer.x", True, False, "why")]
+    start(plan_experiment({"explicit_log_dir": str(tmp_path / "run")}, {}, adjustments))
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["adjusted"] == [
+        {"key": "trainer.devices", "asked": [0, 1], "used": 1, "reason": "no GPU"},
+        {"key": "trainer.x", "asked": True, "used": False, "reason": "why"},
+    ]
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
