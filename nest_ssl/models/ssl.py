@@ -21,7 +21,7 @@ from nest_ssl.data.lhotse_data import seed_as_nemo_does
 from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import ConfigError
-from nest_ssl.models.accumulation import gradients_of_all_processes, own_gradients
+from nest_ssl.models.accumulation import gradients_of_all_processes, own_gradients, put_back
 from nest_ssl.models.parts import MODEL_DEFAULTS, build_parts
 from nest_ssl.models.sharding import shard
 from nest_ssl.modules import MaskedPrediction
@@ -226,6 +226,8 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._validation_losses = [[] for _ in self._validation_loaders]
+        if self._device_mesh is not None and self._statistics is not None:
+            self._statistics.share()  # DDP does so by itself; else a resumed run would measure another loss
 
     @property
     def main_validation_set(self) -> int:
@@ -278,16 +280,12 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint between two updates holds what every process has of the next one so far."""
-        if self._trainer is None or not self.trainer.fit_loop.epoch_loop._should_accumulate():
-            return
-        if self._device_mesh is not None:
-            _log.warning("this checkpoint lies between two updates; with fsdp it does not hold the gradients so far")
-            return
-        checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
+        if self._trainer is not None and self.trainer.fit_loop.epoch_loop._should_accumulate():
+            checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         processes = checkpoint.get("accumulated_gradients")
-        self._accumulated = own_gradients(processes, self.trainer) if processes else {}
+        self._accumulated = own_gradients(processes, self) if processes else {}
 
     def on_train_start(self) -> None:
         """Tell the loader what an epoch is: its place in one is part of every checkpoint."""
@@ -298,8 +296,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             count: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # by other processes
             count.ready = count.started = count.processed = count.completed = loader.behind
         self._statistics = RunningStatistics(self)
-        for name, gradient in self._accumulated.items():
-            self.get_parameter(name).grad = gradient.to(self.device)
+        put_back(self._accumulated, self)
         self._accumulated = {}
 
     def configure_model(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 
@@ -29,3 +29,8 @@ class RunningStatistics:
         """Return to it."""
         if self._now:
             torch._foreach_copy_(self._now, self._before)
+
+    def share(self) -> None:
+        """Take those of the first process, which are the ones that a checkpoint holds."""
+        for buffer in self._now:
+            distributed.broadcast(buffer, src=0)
