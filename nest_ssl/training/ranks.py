@@ -11,11 +11,13 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, distributed
 
 from nest_ssl.errors import NestError
 
+_FIRST = "NEST_SSL_FIRST_PROCESS"  # in the environment of those whom it starts: its number
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed out|remote process", re.IGNORECASE)
 
 
@@ -27,9 +29,21 @@ class Ranks(Callback):
             return
         frozen = [(name, value) for name, value in pl_module.named_parameters() if not value.requires_grad]
         refuse_different_weights(frozen)
-        environment = getattr(trainer.strategy, "cluster_environment", None)
-        if trainer.local_rank > 0 and environment is not None and not environment.creates_processes_externally:
-            threading.Thread(target=_leave_after, args=(os.getppid(),), daemon=True).start()
+
+
+def leave_with_the_first_process(trainer: Trainer) -> None:
+    """From now on this process ends when the one that started it is gone.
+
+    Before they are connected it would wait for it for half an hour, and on a GPU it could for ever. Where somebody else
+    starts the processes (torchrun, SLURM), that one ends them too.
+    """
+    environment = getattr(trainer.strategy, "cluster_environment", None)
+    if not isinstance(environment, LightningEnvironment):
+        return
+    if environment.local_rank() == 0:
+        os.environ[_FIRST] = str(os.getpid())  # for those whom it starts
+    elif _FIRST in os.environ:  # it may be gone by now, so the parent of this process is not the one to look for
+        threading.Thread(target=_leave_after, args=(int(os.environ[_FIRST]),), daemon=True).start()
 
 
 def refuse_different_weights(weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -62,7 +76,6 @@ def lost_process(trainer: Trainer, error: BaseException) -> str | None:
 
 
 def _leave_after(parent: int) -> None:
-    """End this process when the one that started it is gone: on a GPU it could wait for it for ever."""
     while os.getppid() == parent:  # does not change on Windows, where the connection's end has to do
         time.sleep(1)
     print("error: the first process of this run has ended; leaving", file=sys.stderr, flush=True)

@@ -33,7 +33,7 @@ from nest_ssl.training.monitor import TrainingMonitor
 from nest_ssl.training.nonfinite import NonFiniteSteps
 from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
 from nest_ssl.training.progress import TrainingProgress
-from nest_ssl.training.ranks import Ranks, lost_process
+from nest_ssl.training.ranks import Ranks, leave_with_the_first_process, lost_process
 from nest_ssl.training.settings import ExperimentSettings
 from nest_ssl.training.sharding import ShardedStrategy
 from nest_ssl.training.stopping import StopOnSignal, Stopped
@@ -86,6 +86,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     clock = _Clock()
     throughput = Throughput(_sample_rate(cfg))
     trainer = _trainer(cfg, machine, experiment, throughput, [clock, *callbacks])
+    leave_with_the_first_process(trainer)
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
     model.maybe_init_from_pretrained_checkpoint(cfg)
     resume_from = experiment.resume_from if experiment else None

@@ -184,6 +184,21 @@ def test_when_one_process_dies_the_other_leaves_within_seconds(
         assert "process of this run has ended" in log
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_a_process_that_is_still_starting_does_not_wait_for_a_dead_one(corpus: DummyCorpus, tmp_path: Path) -> None:
+    process = start(tmp_path, command(corpus, *TWO))
+    while process.poll() is None and not children(process.pid):
+        time.sleep(0.05)
+    (child,) = children(process.pid)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 240  # it has everything to import yet; it would wait for half an hour
+    while is_alive(child) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert not is_alive(child)
+    assert "the first process of this run has ended" in (tmp_path / "log.txt").read_text()
+
+
 def test_stopping_one_process_stops_both_after_the_same_step(corpus: DummyCorpus, tmp_path: Path) -> None:
     process = start(tmp_path, command(corpus, *TWO, "trainer.max_steps=100000", "trainer.val_check_interval=100000"))
     while process.poll() is None and len(records(tmp_path)) < 2:
