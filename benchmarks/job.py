@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Implementation = Literal["nemo", "nest_ssl"]
-Kind = Literal["train", "first_step", "data", "save", "ablation"]
+Kind = Literal["train", "first_step", "data", "save", "ablation", "watching"]
 # where the time of a step goes
 FEATURES, QUANTIZER, SUBSAMPLING, ENCODER, DECODER = "features", "quantizer", "sub-sampling", "encoder", "decoder, loss"
 BACKWARD, OPTIMIZER, WAITING, REST = "backward", "optimiser", "waiting for data", "rest"

@@ -146,12 +146,23 @@ def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
     return {"seconds": seconds.pop(None), "without": seconds}
 
 
+def watching(implementation: str, job: Job, started: float) -> dict[str, Any]:
+    """What watching adds to steps and validations; one thread, because others that wait for work take time too."""
+    from benchmarks.watching import costs, run_watched  # imports nest_ssl
+
+    torch.set_num_threads(1)
+    pl.seed_everything(job.seed, verbose=False)
+    watchers = run_watched(_compose(job), job.steps)
+    return costs(watchers.steps, watchers.validations)
+
+
 KINDS: dict[str, Callable[[str, Job, float], dict[str, Any]]] = {
     "train": train,
     "first_step": first_step,
     "data": data,
     "save": save,
     "ablation": ablation,
+    "watching": watching,
 }
 
 

@@ -26,6 +26,7 @@ from nest_ssl.environments import NEWEST_NEMO, cache_folder, nemo_python
 from nest_ssl.errors import NestError
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "benchmarks.md"
 CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
 # rough seconds, for the time left only: starting a process, and padded seconds of audio per second
 START = {"nemo": 18.0, "nest_ssl": 7.0}
@@ -174,7 +175,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--continue", dest="go_on", action="store_true", help="go on where the last run was stopped")
     parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load data (default 0)")
     parser.add_argument("--install-speech", action="store_true", help="real speech from Debian packages, by apt")
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "benchmarks.md", help="where the table goes")
+    parser.add_argument("--output", type=Path, help="where the table goes (default: docs/benchmarks.md)")
     parser.add_argument("--folder", type=Path, help="where audio and results are kept (default: the cache folder)")
     return parser.parse_args(arguments)
 
@@ -210,7 +211,8 @@ def bench(options: argparse.Namespace) -> int:
     results.about = now
     if options.only and not options.go_on:
         results.forget(options.only)
-    nemo = None if options.no_nemo else nemo_python(NEWEST_NEMO)
+    needed = any(side.implementation == "nemo" for measurement in measurements for side in measurement.sides)
+    nemo = nemo_python(NEWEST_NEMO) if needed else None
     orchestra = Orchestra(corpus, nemo, results, place, options.workers)
     try:
         orchestra.play(orchestra.turns(measurements))
@@ -219,10 +221,17 @@ def bench(options: argparse.Namespace) -> int:
         return 130
     finally:
         if results.runs:
-            write_table(results, options.output)
+            output = options.output or _page(results, options.only, place)
+            write_table(results, output)
             print("\n".join(goals_met(results)))
-            print(f"table: {options.output}")
+            print(f"table: {output}")
     return 0
+
+
+def _page(results: Results, only: str | None, place: Path) -> Path:
+    """The page of the docs; but one measurement alone does not replace what another machine has written there."""
+    alone = only is not None and all(run.measurement == only for run in results.runs)
+    return place / f"{only}.md" if alone else PAGE
 
 
 if __name__ == "__main__":

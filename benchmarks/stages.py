@@ -38,10 +38,11 @@ _FAST = {
 class StageClock:
     """Seconds by stage; a stage inside another one stops the other's clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._running = [REST]
-        self._since = time.perf_counter()
+        self._now = now
+        self._since = now()
 
     def enter(self, stage: str) -> None:
         self._switch()
@@ -53,10 +54,10 @@ class StageClock:
 
     def reset(self) -> None:
         self.seconds.clear()
-        self._since = time.perf_counter()
+        self._since = self._now()
 
     def _switch(self) -> None:
-        now = time.perf_counter()
+        now = self._now()
         self.seconds[self._running[-1]] += now - self._since
         self._since = now
 

@@ -39,6 +39,16 @@ within a round; the median of the rounds is shown.
 - NeMo is the stock configuration; "NeMo, lhotse" makes batches of 60 s from 10 duration buckets of the whole corpus
   instead. "exact" and "fast" are `model.numerics`."""
 
+WATCHING = """\
+A real run of Small on 2 clips of 5 s, small enough for watching to weigh, with everything watched at every other step
+only: monitor, throughput, progress, code books, TensorBoard, samples and pictures. Milliseconds of one thread's
+processor time; in brackets the lowest and the highest of the rounds. The shares are of training time without
+validations, by `trainer.log_every_n_steps`."""
+WATCHING_COLUMNS = (
+    *("side", "a step unwatched", "more for an ordinary step", "for a logged one", "for a validation"),
+    *("share, logging every 10", "every 50"),
+)
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -102,6 +112,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _section("Without padding: how much of the machine is used", _peak(results))
     yield from _section("Where a step's time goes, seconds", _stages(results))
     yield from _section("What each part of fast is worth: a step of Large without it", _ablation(results))
+    yield from _section("What watching costs", _watching(results))
     yield from _section("Start, data, memory, checkpoints", _costs(results))
     yield from _section("How cost grows: seconds of a step, Large", _growth(results))
     yield from _section("What failed", [f"- {run.measurement}, {run.side}: {run.error}" for run in _failed(results)])
@@ -180,6 +191,29 @@ def _ablation(results: Results) -> list[str]:
             rows.append(["nothing missing", f"{seconds:.2f}", "1.00"])
             rows += [[part, f"{s:.2f}", f"{s / seconds:.2f}"] for part, s in run.numbers["without"].items()]
     return _table(["part", "seconds of a step without it", "x"], rows)
+
+
+def _watching(results: Results) -> list[str]:
+    """The median of the rounds, and in brackets the lowest and the highest."""
+
+    def cell(side: str, metric: str, form: str, times: float = 1.0) -> str:
+        found = [run.numbers[metric] * times for run in results.of("watching", side) if not run.error]
+        return f"{statistics.median(found):{form}} ({min(found):{form}} - {max(found):{form}})"
+
+    rows = [
+        [
+            side,
+            cell(side, "step_seconds", ".0f", 1e3),
+            cell(side, "ordinary_seconds", ".2f", 1e3),
+            cell(side, "logged_seconds", ".1f", 1e3),
+            cell(side, "validation_seconds", ".0f", 1e3),
+            cell(side, "share_10", ".2%"),
+            cell(side, "share_50", ".2%"),
+        ]
+        for side in SIDES
+        if any(not run.error for run in results.of("watching", side))
+    ]
+    return [*WATCHING.splitlines(), "", *_table(WATCHING_COLUMNS, rows)] if rows else []
 
 
 def _costs(results: Results) -> list[str]:

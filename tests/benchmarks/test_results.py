@@ -69,9 +69,24 @@ def test_a_failed_side_is_a_row_and_its_error_is_on_the_page(results: Results, t
     assert "| Large, clips to 20 s | fast | 6 | 3.00 |" in page
 
 
+def test_what_watching_costs_is_shown_with_its_spread_and_a_failed_round_left_out(tmp_path: Path) -> None:
+    names = ("step_seconds", "ordinary_seconds", "logged_seconds", "validation_seconds", "share_10", "share_50")
+    rounds = [(0.3, 0.001, 0.010, 0.1, 0.004, 0.002), (0.4, 0.002, 0.012, 0.2, 0.006, 0.003)]
+    runs = [Result("watching", FAST.name, n, dict(zip(names, found, strict=True))) for n, found in enumerate(rounds)]
+    runs += [Result("watching", side, 2, {"error": "killed"}) for side in (EXACT.name, FAST.name)]
+    write_table(Results(runs=runs), tmp_path / "page.md")
+    rows = [
+        line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith(("| exact |", "| fast |"))
+    ]
+    assert rows == [
+        "| fast | 350 (300 - 400) | 1.50 (1.00 - 2.00) | 11.0 (10.0 - 12.0) | 150 (100 - 200) "
+        "| 0.50% (0.40% - 0.60%) | 0.25% (0.20% - 0.30%) |"
+    ]
+
+
 def test_whatever_the_page_shows_is_measured() -> None:
     full = {measurement.name: measurement for measurement in plan(quick=False)}
-    assert {*TITLES, *COSTS, *(goal.measurement for goal in GOALS)} <= full.keys()
+    assert {*TITLES, *COSTS, "ablation", "watching", *(goal.measurement for goal in GOALS)} <= full.keys()
     for goal in GOALS:
         sides = {side.name for side in full[goal.measurement].sides}
         assert {goal.side, goal.against or goal.side} <= sides, goal.text

@@ -10,8 +10,9 @@ import pytest
 from benchmarks import run
 from benchmarks.corpus import Corpus
 from benchmarks.plan import EXACT, FAST, Measurement
-from benchmarks.results import Results
-from benchmarks.run import Orchestra
+from benchmarks.results import Result, Results
+from benchmarks.run import PAGE, Orchestra
+from nest_ssl.errors import NestError
 from tests.benchmarks.conftest import TINY
 
 DATA = Measurement("data", "items_per_second", 4.0, (EXACT, FAST), "data", "small", 2, 1, overrides=TINY)
@@ -46,3 +47,24 @@ def test_a_failure_is_kept_and_the_next_side_still_has_its_turn(
 def test_an_unknown_measurement_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--quick", "--only", "speed"]) == 1
     assert "--only speed: no such measurement; there are first-step, data" in capsys.readouterr().err
+
+
+def test_one_measurement_alone_does_not_replace_the_page_that_others_are_on(tmp_path: Path) -> None:
+    alone = Results(runs=[Result("watching", FAST.name, 0, {"share_10": 0.01})])
+    assert run._page(alone, "watching", tmp_path) == tmp_path / "watching.md"
+    among_others = Results(runs=[*alone.runs, Result("data", FAST.name, 0, {"items_per_second": 1.0})])
+    assert run._page(among_others, "watching", tmp_path) == run._page(alone, None, tmp_path) == PAGE
+
+
+def test_nemo_is_looked_for_only_where_it_takes_part(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_nemo(version: str) -> Path:
+        raise NestError("NeMo was looked for")
+
+    monkeypatch.setattr(run, "nemo_python", no_nemo)
+    monkeypatch.setattr(run, "load_corpus", lambda *_: corpus)
+    monkeypatch.setattr(Orchestra, "play", lambda *_: None)
+    assert run.main(["--only", "watching", "--folder", str(tmp_path)]) == 0
+    assert run.main(["--only", "data", "--folder", str(tmp_path)]) == 1
+    assert "NeMo was looked for" in capsys.readouterr().err
