@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from nest_ssl.data import AudioNoiseBatch
 Activity = Literal["starting", "waiting", "stepping", "validating", "between"]
 _FETCH = ".train_dataloader_next"  # what Lightning calls asking the loader for a batch
 _RECENT_STEPS = 20
+_NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,10 @@ class FetchClock(PassThroughProfiler):
     def __init__(self, throughput: Throughput) -> None:
         super().__init__()
         self._throughput = throughput
+
+    def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]
+        """Lightning wraps every hook of every callback in this, hundreds of times a step; a fetch is not among them."""
+        return _NOTHING
 
     def start(self, action_name: str) -> None:
         if action_name.endswith(_FETCH):
