@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -16,20 +17,47 @@ from typing import Any
 
 import pytest
 import torch
+from lhotse import CutSet, Recording
 
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.data.tar_plan import TarOptions
+from nest_ssl.data.tar_writer import make_tarred_sets
 from tests.integration.conftest import SMALL
 
 ROOT = Path(__file__).parents[2]
 # a validation, and with it a checkpoint, between two updates
-ACCUMULATING = ["trainer.accumulate_grad_batches=2", "trainer.max_steps=20", "model.train_ds.num_workers=0"]
+ACCUMULATING = ["trainer.accumulate_grad_batches=2", "trainer.max_steps=20"]
+WORKERS = ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=1"]
+NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
+TARRED = [  # five shards of three utterances
+    *("model.train_ds.is_tarred=true", "model.train_ds.manifest_filepath={tarred}/tarred_audio_manifest.json"),
+    *("model.train_ds.tarred_audio_filepaths={tarred}/audio__OP_0..4_CL_.tar", "model.train_ds.shuffle_n=4"),
+]
+LHOTSE = [
+    *("model.train_ds.use_lhotse=true", "model.train_ds.manifest_filepath={manifest}", "model.train_ds.seed=5"),
+    *("model.train_ds.batch_size=null", "model.train_ds.batch_duration=12", "model.train_ds.shard_seed=randomized"),
+    *("model.train_ds.use_bucketing=true", "model.train_ds.num_buckets=3", "model.train_ds.bucket_buffer_size=9"),
+]
+SHAR = [*LHOTSE, "model.train_ds.manifest_filepath=null", "model.train_ds.shar_path={shar}"]
+TWO_PROCESSES = ["trainer.accelerator=cpu", "trainer.devices=2", "trainer.strategy=ddp"]
 SETTINGS = ["seed=1", "trainer.max_steps=40", "trainer.val_check_interval=3", "model.train_ds.batch_size=2"]
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
     return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=17, val=2, noise=2)
+
+
+@pytest.fixture(scope="module")
+def places(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The same utterances in every form in which they can be read."""
+    tarred, shar = tmp_path_factory.mktemp("tarred"), tmp_path_factory.mktemp("shar")
+    make_tarred_sets(corpus.train_manifest, tarred, TarOptions(num_shards=5))
+    rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
+    recordings = [Recording.from_file(corpus.train_manifest.parent / row["audio_filepath"]) for row in rows]
+    CutSet.from_cuts([one.to_cut() for one in recordings]).to_shar(shar, fields={"recording": "wav"}, shard_size=3)
+    return {"manifest": corpus.train_manifest, "tarred": tarred, "shar": shar}
 
 
 def start(folder: Path, corpus: DummyCorpus, overrides: list[str]) -> subprocess.Popen[bytes]:
@@ -57,6 +85,19 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
+def descendants(pid: int) -> list[int]:
+    """Other ranks, and the loader processes of all."""
+    return [one for child in children(pid) for one in (child, *descendants(child))]
+
+
+def is_rank(pid: int) -> bool:
+    """Whether a process that a run has started trains: it is told so, and loader processes are not."""
+    try:
+        return b"\0LOCAL_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has just ended
+        return False
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -65,9 +106,9 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_the_end_of(processes: list[int]) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + 60
     while any(map(is_alive, processes)):
-        assert time.monotonic() < deadline, "loader processes outlive their run"
+        assert time.monotonic() < deadline, "some processes outlive their run"
         time.sleep(0.2)
 
 
@@ -102,20 +143,28 @@ def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
     return [] if ours == theirs else [name]
 
 
+KILLED = {
+    "exact, no workers": NO_WORKERS,
+    "fast, two workers": [*WORKERS, "model.numerics=fast"],
+    "accumulating, several sets, in the background": [
+        *(*ACCUMULATING, "model.train_ds.num_workers=0", "model.train_ds.is_concat=true"),
+        "exp_manager.checkpoint_callback_params.async_save=true",
+    ],
+    "tar files, two workers": [*TARRED, *WORKERS],
+    "tar files, no workers, accumulating": [*TARRED, *NO_WORKERS, *ACCUMULATING],
+    "lhotse, two workers": [*LHOTSE, *WORKERS],
+    "Shar, two workers, accumulating": [*SHAR, *WORKERS, *ACCUMULATING],
+    "two processes": [*TWO_PROCESSES, "model.train_ds.num_workers=1", *ACCUMULATING],
+}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 on Windows")
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"],
-        ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=1", "model.numerics=fast"],
-        [*ACCUMULATING, "model.train_ds.is_concat=true", "exp_manager.checkpoint_callback_params.async_save=true"],
-    ],
-    ids=["exact, no workers", "fast, two workers", "accumulating, several sets, in the background"],
-)
+@pytest.mark.parametrize("case", KILLED)
 def test_a_run_killed_at_random_ends_with_the_same_bits(
-    overrides: list[str], corpus: DummyCorpus, tmp_path: Path
+    case: str, corpus: DummyCorpus, places: dict[str, Path], tmp_path: Path
 ) -> None:
+    overrides = [word.format_map(places) for word in KILLED[case]]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     finish(start(whole, corpus, overrides), whole)
     draw = random.Random()
@@ -129,11 +178,14 @@ def test_a_run_killed_at_random_ends_with_the_same_bits(
         if kills == 2 or process.poll() is not None:
             finish(process, killed)
             break
-        workers = children(process.pid)
-        process.kill()
-        process.wait()
+        everyone = descendants(process.pid)
+        ranks = [process.pid, *(pid for pid in children(process.pid) if is_rank(pid))]
+        for pid in draw.sample(ranks, draw.randint(1, len(ranks))):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait(timeout=60)
         kills += 1
-        wait_for_the_end_of(workers)
+        wait_for_the_end_of(everyone)
     assert kills >= 1
     assert result(whole)["global_step"] in (20, 40)
     assert differences(result(killed), result(whole)) == []
