@@ -76,9 +76,24 @@ def _lenient(token: str, groups: set[str]) -> str:
         return token
     if _is_one_value(token):
         return f"++{key}={value}"
-    if value.startswith("=") or any(mark in value for mark in _SYNTAX):
+    if value.startswith("[") and value.endswith("]"):
+        items = [_quoted(item.strip()) for item in value[1:-1].split(",")]
+        readable = None if None in items else f"[{','.join(filter(None, items))}]"
+    else:
+        readable = _quoted(value)
+    if readable is None:
         raise ConfigError(f"{token!r}: Hydra cannot read this value; put quotes around text: {key}='\"...\"'")
-    return f"++{key}='{value}'"
+    return f"++{key}={readable}"
+
+
+def _quoted(value: str) -> str | None:
+    """A word or a path as Hydra reads it; None for what means to be more than that."""
+    if not value or value.startswith("=") or any(mark in value for mark in _SYNTAX):
+        return None
+    if _is_one_value(f"key={value}"):
+        return value
+    before_the_quote = len(value) - len(value.rstrip("\\"))  # a backslash there would be for the quote
+    return f"'{value}{before_the_quote * chr(92)}'"
 
 
 def _is_one_value(token: str) -> bool:

@@ -123,11 +123,25 @@ def test_a_key_that_the_file_lacks_needs_no_plus(override: str, key: str, value:
         "C:\\Users\\me\\train.json",
         "\u6570\u636e/train.json",
         "my data/train (1).json",
+        "D:\\\u6570\u636e\\",
         "a.json,b.json",
     ],
 )
 def test_any_path_can_be_typed_without_quotes(path: str) -> None:
     assert load(f"model.train_ds.manifest_filepath={path}").model.train_ds.manifest_filepath == path
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        ["C:\\My Files (1)\\a.json", "D:\\\u6570\u636e\\"],
+        ["a & b/x=1.json", "b.json"],
+        ["\u6570\u636e/a.json"],
+    ],
+)
+def test_so_can_several_in_a_list(paths: list[str]) -> None:
+    typed = f"model.train_ds.manifest_filepath=[{', '.join(paths)}]"
+    assert load(typed).model.train_ds.manifest_filepath == paths
 
 
 def test_a_key_can_be_removed() -> None:
@@ -150,6 +164,8 @@ def test_a_key_can_be_removed() -> None:
         ("trainer.max_steps=abc", r"trainer.max_steps: 'abc'; expected a whole number"),
         ("trainer.max_steps", r"'trainer.max_steps': expected key=value"),
         ("trainer.devices=[0,1", r"'trainer.devices=\[0,1': Hydra cannot read this value"),
+        ("model.train_ds.manifest_filepath=[a&b,,c]", r"\[a&b,,c\]': Hydra cannot read this value"),
+        ("model.train_ds.manifest_filepath=[[a&b,1],c]", r"\[\[a&b,1\],c\]': Hydra cannot read this value"),
         ("~trainer.nothing", r"Could not delete from config. 'trainer.nothing' does not exist"),
         ("+size=huge", r"Could not find 'size/huge' Available options in 'size': large medium small"),
         ("model.train_ds.manifest_filepath=???", r"^model.train_ds.manifest_filepath: has no value; give one"),
