@@ -16,7 +16,7 @@ def probe(
     manifest: Annotated[str, typer.Argument(help="JSON-lines manifest with labels")],
     label: Annotated[str, typer.Option(metavar="FIELD", help="of the manifest: language, speaker, keyword, ...")],
     test: Annotated[
-        str | None, typer.Option(metavar="MANIFEST", help="to try on; by default a fifth of MANIFEST")
+        str | None, typer.Option(metavar="MANIFEST", help="to try on; by default each fifth of MANIFEST, by the rest")
     ] = None,
     group_by: Annotated[
         str | None, typer.Option(metavar="FIELD", help="never on both sides of a split; by default the audio file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,27 +49,27 @@ def frequent(examples: Sequence[Example]) -> list[Example]:
     return [example for example in examples if counts[example.label] >= FEWEST]
 
 
-def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int], list[int]]:
-    """Indices of two parts, the second about one in `share`: labels as in the whole, no group in both."""
+def folds(examples: Sequence[Example], count: int, seed: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Divisions into two parts by indices, the second about one in `count` and each time another: labels as in the
+    whole, no group in both."""
     from sklearn.model_selection import StratifiedGroupKFold
 
     groups, labels = [example.group for example in examples], [example.label for example in examples]
-    if len(set(groups)) < share:
+    if len(set(groups)) < count:
         raise ManifestError(
-            f"all utterances are of {len(set(groups))} groups; expected at least {share}, to split them"
+            f"all utterances are of {len(set(groups))} groups; expected at least {count}, to split them"
         )
-    folds = StratifiedGroupKFold(share, shuffle=True, random_state=seed)
-    first, second = next(iter(folds.split(np.zeros(len(examples)), labels, groups)))
-    left = {labels[index] for index in first}
-    if len(left) < 2:
-        raise ManifestError(
-            f"only label {left.pop()!r} is left to learn from, since no group may be on both sides of a split; give "
-            "utterances of more groups, or let another field divide them with --group-by"
-        )
-    return first.tolist(), second.tolist()
+    divided = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+    for first, second in divided.split(np.zeros(len(examples)), labels, groups):
+        left = {labels[index] for index in first}
+        if len(left) < 2:
+            raise ManifestError(
+                f"only label {left.pop()!r} is left to learn from, since no group may be on both sides of a split; "
+                "give utterances of more groups, or let another field divide them with --group-by"
+            )
+        yield first.tolist(), second.tolist()
 
 
-def with_labels_of(examples: Sequence[Example], known: Sequence[Example]) -> list[Example]:
-    """Those whose label can be known from others."""
-    labels = {example.label for example in known}
-    return [example for example in examples if example.label in labels]
+def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int], list[int]]:
+    """The first of the divisions."""
+    return next(folds(examples, share, seed))

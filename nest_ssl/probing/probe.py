@@ -16,13 +16,13 @@ from nest_ssl.data.manifest import Seconds
 from nest_ssl.encoding import Encoder
 from nest_ssl.encoding.utterances import read
 from nest_ssl.errors import AudioError, ManifestError, NestError
-from nest_ssl.probing.classifier import HELD_OUT, Fitted, fit_and_try
-from nest_ssl.probing.examples import FEWEST, Example, frequent, load_examples, sampled, split, with_labels_of
+from nest_ssl.probing.classifier import HELD_OUT, fit_and_try
+from nest_ssl.probing.examples import FEWEST, Example, folds, frequent, load_examples, sampled, split
 from nest_ssl.probing.pooled import Tick, pooled_layers, pooled_log_mel
 from nest_ssl.probing.report import Contender, Report
 from nest_ssl.probing.statistics import accuracy, difference
 
-_TEST_SHARE = 5  # one in so many utterances is tried
+_FOLDS = 5  # each tries a fifth of the utterances by what the others teach
 Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to say
 
 
@@ -45,40 +45,45 @@ class Request:
 def probe(request: Request, progress: Progress) -> Report:
     """How well the model's features tell the label, beside what needs no training."""
     _check_library()
-    train, test, left_out = _sides(request)
+    examples, test, left_out = _examples(request)
     encoder = _encoder(request)
     audio = _Audio(encoder, request.channel_selector)
-    train, test = audio.read(train), audio.read(test)
-    split(train, HELD_OUT, request.seed)  # what cannot be divided is known before all of it is encoded
-    answers, groups = [example.label for example in test], [example.group for example in test]
+    examples, test = audio.read(examples), audio.read(test)
+    trials = _trials(examples, test, request.seed)
+    everything = [*examples, *test]
+    for trial in trials:  # what cannot be divided is known before all of it is encoded
+        split([everything[index] for index in trial.learnt], HELD_OUT, request.seed)
     tick = _ticker(progress, audio.seconds * (1 + request.random_seeds))
 
-    def tried(vectors: np.ndarray) -> Fitted:
-        return fit_and_try(vectors[: len(train)], vectors[len(train) :], train, answers, request.seed)
+    def tried(vectors: np.ndarray, name: str) -> _Tried:
+        tick(f"{name}, fitting")(0.0)
+        return _try_all(trials, vectors, everything, request.seed)
 
-    model = tried(pooled_layers(encoder, audio.waveforms, tick("model")))
+    model = tried(pooled_layers(encoder, audio.waveforms, tick("model")), "model")
     untrained = [
-        tried(pooled_layers(encoder.with_random_weights(seed), audio.waveforms, tick("random weights")))
+        tried(
+            pooled_layers(encoder.with_random_weights(seed), audio.waveforms, tick("random weights")), "random weights"
+        )
         for seed in range(request.seed, request.seed + request.random_seeds)
     ]
-    log_mel = tried(pooled_log_mel(encoder, audio.waveforms))
-    most_common = Counter(example.label for example in train).most_common(1)[0][0]
     rivals = {
         "random weights": np.stack([one.correct for one in untrained]),
-        "log-mel means": log_mel.correct,
-        "the most common label": np.array([answer == most_common for answer in answers]),
+        "log-mel means": tried(pooled_log_mel(encoder, audio.waveforms), "log-mel means").correct,
+        "the most common label": _most_common(trials, everything),
     }
+    groups = [everything[index].group for trial in trials for index in trial.tried]
     return Report(
         label=request.label,
-        labels=len({example.label for example in train}),
-        train=len(train),
-        test=len(test),
+        labels=len({example.label for example in examples}),
+        train=len(examples),
+        test=len(groups),
+        folds=len(trials),
         contenders=[
             Contender("model", accuracy(model.correct), model.layer),
             *(Contender(name, accuracy(correct)) for name, correct in rivals.items()),
         ],
         gains={name: difference(model.correct, correct, groups) for name, correct in rivals.items()},
-        left_out=left_out,
+        left_out=left_out + len(test or examples) - len(groups),
         skipped=audio.skipped,
     )
 
@@ -90,8 +95,8 @@ def _check_library() -> None:
         raise NestError("nest-ssl probe needs scikit-learn: pip install 'nest_ssl[probe]'") from None
 
 
-def _sides(request: Request) -> tuple[list[Example], list[Example], int]:
-    """What to learn from, what to try, and how many utterances have too rare a label for either."""
+def _examples(request: Request) -> tuple[list[Example], list[Example], int]:
+    """What to learn from, what to try if that is something else, and how many utterances have too rare a label."""
 
     def load(manifest: str) -> list[Example]:
         return sampled(load_examples(manifest, request.label, request.group_by), request.limit, request.seed)
@@ -101,15 +106,64 @@ def _sides(request: Request) -> tuple[list[Example], list[Example], int]:
     if len({example.label for example in examples}) < 2:
         reason = f"{request.label!r} has no two labels with at least {FEWEST} utterances"
         raise ManifestError(f"{request.manifest}: {reason}; expected something to tell apart")
-    if request.test is None:
-        learnt, tried = split(examples, _TEST_SHARE, request.seed)
-        train, test = [examples[index] for index in learnt], [examples[index] for index in tried]
+    return examples, [] if request.test is None else load(request.test), len(found) - len(examples)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Which utterances to learn from and which to try, by their numbers."""
+
+    learnt: list[int]
+    tried: list[int]
+
+
+def _trials(examples: Sequence[Example], test: Sequence[Example], seed: int) -> list[_Trial]:
+    """One on the utterances to try; without them, every utterance is tried once, by what other groups teach."""
+    everything = [*examples, *test]
+    if test:
+        divided = [(list(range(len(examples))), list(range(len(examples), len(everything))))]
     else:
-        train, test = examples, load(request.test)
-    known = with_labels_of(test, train)
-    if not known:
-        raise ManifestError(f"{request.test or request.manifest}: has nothing to try with the labels that were learnt")
-    return train, known, len(found) - len(examples) + len(test) - len(known)
+        divided = list(folds(examples, _FOLDS, seed))
+    trials = []
+    for learnt, tried in divided:
+        labels = {everything[index].label for index in learnt}
+        trials.append(_Trial(learnt, [index for index in tried if everything[index].label in labels]))
+    if not any(trial.tried for trial in trials):
+        raise ManifestError("there is nothing to try with the labels that were learnt")
+    return trials
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What was right in all trials, one after the other, and the layer that most of them chose."""
+
+    correct: np.ndarray
+    layer: int
+
+
+def _try_all(trials: Sequence[_Trial], vectors: np.ndarray, examples: Sequence[Example], seed: int) -> _Tried:
+    found = [
+        fit_and_try(
+            vectors[trial.learnt],
+            vectors[trial.tried],
+            [examples[index] for index in trial.learnt],
+            [examples[index].label for index in trial.tried],
+            seed,
+        )
+        for trial in trials
+        if trial.tried
+    ]
+    layers = Counter(fitted.layer for fitted in found)
+    return _Tried(np.concatenate([fitted.correct for fitted in found]), layers.most_common(1)[0][0])
+
+
+def _most_common(trials: Sequence[_Trial], examples: Sequence[Example]) -> np.ndarray:
+    """Whether the label that is the most common to learn from is right."""
+    answers = []
+    for trial in trials:
+        guess = Counter(examples[index].label for index in trial.learnt).most_common(1)[0][0]
+        answers += [examples[index].label == guess for index in trial.tried]
+    return np.array(answers)
 
 
 def _encoder(request: Request) -> Encoder:
@@ -139,7 +193,7 @@ class _Audio:
                 continue
             self.waveforms.append(waveform)
             usable.append(example)
-        if not usable:
+        if examples and not usable:
             raise AudioError(f"{self.skipped[-1]}; neither could any other audio be used")
         return usable
 

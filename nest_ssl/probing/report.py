@@ -20,15 +20,19 @@ class Contender:
 
 @dataclass(frozen=True)
 class Report:
-    """The model first, then what it has to beat; `gains` are the differences to the latter, on the same utterances."""
+    """The model first, then what it has to beat; `gains` are the differences to the latter, on the same utterances.
+
+    With several folds the utterances to try are those to learn from, in turns.
+    """
 
     label: str
     labels: int
     train: int
     test: int
+    folds: int
     contenders: list[Contender]
     gains: dict[str, Estimate]
-    left_out: int = 0  # utterances of labels that are too rare
+    left_out: int = 0  # utterances of labels that are too rare to be learnt
     skipped: list[str] = field(default_factory=list)  # audio that could not be read
 
     @property
@@ -52,7 +56,11 @@ class Report:
     def lines(self) -> Iterator[str]:
         """For people."""
         left_out = f"; {self.left_out} of rare labels left out" if self.left_out else ""
-        yield f"{self.label}: {self.labels} labels, {self.train} utterances to learn from, {self.test} to try{left_out}"
+        if self.folds > 1:
+            tried = f"{self.test} utterances, each tried by what other groups teach"
+        else:
+            tried = f"{self.train} utterances to learn from, {self.test} to try"
+        yield f"{self.label}: {self.labels} labels, {tried}{left_out}"
         width = max(len(contender.name) for contender in self.contenders)
         yield f"  {'':<{width}}  accuracy  95 % interval     layer"
         for contender in self.contenders:

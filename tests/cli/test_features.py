@@ -106,5 +106,5 @@ def test_a_probe_of_random_weights_says_so(folder: Path) -> None:
     assert done.exit_code == 1
     report = json.loads(done.stdout)
     assert report["learned"] is False
-    assert (report["labels"], report["train"] + report["test"]) == (2, 20)
+    assert (report["labels"], report["test"], report["folds"]) == (2, 20, 5)
     assert "not clearly better than random weights" in report["verdict"]

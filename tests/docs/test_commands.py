@@ -43,6 +43,7 @@ ELSEWHERE = {
     "python tools/compare_nemo_nest_outputs.py": "tests/parity/test_alignment.py: needs a recording of NeMo's",
     "python fine_tune_ctc.py": "tests/parity/test_fine_tuning.py: needs NeMo",
     "python -m benchmarks.probe_corpus": "needs packages of speech",
+    "python train.py +size=small model.numerics=fast seed=1": "needs packages of speech",
     "nest-ssl probe model.nemo probe_data": "needs packages of speech",
 }
 

@@ -17,7 +17,7 @@ from nest_ssl.errors import ManifestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.probing import Request, probe
 from nest_ssl.probing.classifier import fit_and_try
-from nest_ssl.probing.examples import Example, split
+from nest_ssl.probing.examples import Example, folds, split
 from nest_ssl.testing import small_config
 
 CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
@@ -46,7 +46,7 @@ def two_sounds(first: str, generator: np.random.Generator) -> np.ndarray:
 
 def test_random_weights_are_told_from_nothing_learned(model_file: Path, order_manifest: str) -> None:
     report = probe(Request(model_file, order_manifest, "first", random_seeds=2), lambda *news: None)
-    assert (report.labels, report.train, report.test) == (2, 160, 40)
+    assert (report.labels, report.test, report.folds) == (2, 200, 5)
     assert "random weights" in report.unbeaten
     assert report.verdict.startswith("not shown that it learned: not clearly better than random weights")
     assert [contender.name for contender in report.contenders][:3] == ["model", "random weights", "log-mel means"]
@@ -86,9 +86,9 @@ def teach_order(model: EncDecDenoiseMaskedTokenPredModel, steps: int) -> None:
 def test_groups_and_a_test_manifest(model_file: Path, order_manifest: str) -> None:
     request = Request(model_file, order_manifest, "first", group_by="voice", random_seeds=1)
     together = probe(request, lambda *news: None)
-    assert together.train + together.test == 200
+    assert (together.train, together.test, together.folds) == (200, 200, 5)
     apart = probe(replace(request, test=order_manifest, limit=60), lambda *news: None)
-    assert (apart.train, apart.test) == (60, 60)
+    assert (apart.train, apart.test, apart.folds) == (60, 60, 1)
 
 
 @pytest.mark.parametrize(("label", "message"), [("frist", "did you mean 'first'"), ("audio_filepath", "no two labels")])
@@ -126,6 +126,26 @@ def test_a_group_is_on_one_side_and_labels_are_on_both() -> None:
     assert sorted(first + second) == list(range(120))
     assert {examples[index].group for index in first}.isdisjoint(examples[index].group for index in second)
     assert {examples[index].label for index in second} == set("abc")
+
+
+def test_every_utterance_is_tried_once_by_what_other_groups_teach() -> None:
+    examples = [_example("ab"[number % 2], str(number // 4)) for number in range(100)]
+    tried = []
+    for learnt, held_out in folds(examples, 5, seed=0):
+        assert {examples[index].group for index in learnt}.isdisjoint(examples[index].group for index in held_out)
+        tried += held_out
+    assert sorted(tried) == list(range(100))
+
+
+def test_a_label_that_no_other_group_has_is_left_out(model_file: Path, order_manifest: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in Path(order_manifest).read_text().splitlines()[:80]]
+    for row in rows[:10]:
+        row["first"] = "neither"  # all of one voice
+    manifest = tmp_path / "manifest.json"
+    manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    request = Request(model_file, str(manifest), "first", group_by="voice", random_seeds=1)
+    report = probe(request, lambda *news: None)
+    assert (report.labels, report.test, report.left_out) == (3, 70, 10)
 
 
 def test_a_split_that_leaves_one_label_is_refused() -> None:
