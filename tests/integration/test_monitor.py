@@ -93,7 +93,7 @@ def test_wandb_gets_the_numbers_without_a_network(train: Train) -> None:
     wandb = pytest.importorskip("wandb")
     offline = "exp_manager.wandb_logger_kwargs={name: a, project: b, offline: true}"
     folder = train("exp_manager.create_wandb_logger=true", offline)
-    wandb.finish()  # what the end of a process does
+    wandb.teardown()  # what the end of a process does: it waits for the one that writes
     (record,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     content = record.read_bytes()
     for name in ("train_accuracy", "gradient_norm", "codebook_0/target_perplexity", "validation_sample_0"):
