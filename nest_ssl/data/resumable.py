@@ -8,13 +8,8 @@ were used count, not those that it has prepared. Lightning stores `state_dict()`
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import os
-import signal
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +23,10 @@ from torch.utils.data import DataLoader, get_worker_info
 from nest_ssl.data.random_states import RandomStates, get_random_states, set_random_states, set_torch_state, torch_state
 from nest_ssl.data.rest_of_epoch import Batches, how_ordered, left_of_epoch, shared_out
 from nest_ssl.data.stream import Place, Stream
+from nest_ssl.data.worker_signals import follow_the_main_process, signals_held_back
 from nest_ssl.errors import NestError
 
 _log = logging.getLogger(__name__)
-
-_SECONDS_TO_FINISH = 5.0
 # where a worker stands: its generators and, in a stream, its place; None: at the beginning, as torch seeds it
 Standing = tuple[RandomStates, Place | None] | None
 _AFTER = "after"  # in the place of one who begins a stream anew: where it stood in the one before
@@ -60,7 +54,7 @@ class ResumableLoader(DataLoader[Any]):
         super().__init__(*args, **kwargs)
         if not isinstance(self.collate_fn, _WithStanding):  # Lightning makes a loader anew from another's arguments
             self.collate_fn = _WithStanding(self.collate_fn)
-        self.worker_init_fn = self.worker_init_fn or _follow_the_main_process
+        self.worker_init_fn = self.worker_init_fn or follow_the_main_process
         self._delivered = 0  # batches of this epoch
         self._before_epoch = b""  # torch's state when the epoch's workers were made
         self._order = _Order()
@@ -191,7 +185,7 @@ class ResumableLoader(DataLoader[Any]):
                     live_on = [_new_epoch(standings) for _, standings in state["workers"]]
         self._before_epoch = torch_state()
         self._workers = live_on
-        with _signals_held_back():
+        with signals_held_back():
             batches = super().__iter__() if state is None else self._start_again([w.standings[-1] for w in live_on])
         if state is not None and not within_epoch:  # a new epoch has drawn what it needs
             state = {**state, "random_states": get_random_states()}
@@ -333,47 +327,6 @@ class _WithStanding:
             return batch, None
         place = worker.dataset.place() if isinstance(worker.dataset, Stream) else None
         return batch, (worker.id, (get_random_states(), place))
-
-
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Processes that are started within do not get Ctrl-C and SIGTERM; this one gets them afterwards."""
-    if os.name != "posix":
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _follow_the_main_process(worker: int) -> None:
-    """Ctrl-C and preemption reach every process, but the main one still waits for the batch that it has asked for.
-
-    So both were held back when this worker was started; SIGTERM is waited for.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if os.name == "posix":
-        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
-
-
-def _leave_when_told(parent: int) -> None:
-    """End this process when the main one says so or, a little later, when somebody else does; also when that is gone.
-
-    By itself, a worker could wait for ever for someone to read what it has written.
-    """
-    while os.getppid() == parent:
-        if hasattr(signal, "sigtimedwait"):
-            told = signal.sigtimedwait({signal.SIGTERM}, 1.0)
-            told_by = None if told is None else told.si_pid
-        else:  # macOS does not say who
-            time.sleep(1.0)
-            told_by = parent if signal.SIGTERM in signal.sigpending() else None
-        if told_by is not None:
-            time.sleep(0 if told_by == parent else _SECONDS_TO_FINISH)
-            break
-    os._exit(0)
 
 
 class _StartFrom:
