@@ -7,6 +7,7 @@ Looks into /proc, so on Linux only.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -19,7 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WARM_UP = 0.5  # share of the samples: caches fill, and an allocator takes a quarter of an hour to settle
+# glibc gives back what is free at once then, and what grows is held by somebody; else memory rises by steps of a few
+# hundredths for hours, as pieces of it lie better or worse
+GIVES_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
+WARM_UP = 0.5  # share of the samples: caches fill
 MOST_GROWTH = 0.03  # of memory from the first to the last third of the rest; allocators breathe by about a hundredth
 SETTINGS = (
     "--config-name=nest_tiny",
@@ -44,7 +48,11 @@ def soak(hours: float, folder: Path, overrides: Sequence[str] = ()) -> list[Samp
     every = min(30.0, hours * 3600 / 40)
     with (folder / "log.txt").open("wb") as log:
         run = subprocess.Popen(
-            [*command, f"exp_manager.exp_dir={folder}", *overrides], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT
+            [*command, f"exp_manager.exp_dir={folder}", *overrides],
+            cwd=ROOT,
+            env={**os.environ, **GIVES_BACK},
+            stdout=log,
+            stderr=subprocess.STDOUT,
         )
     samples: list[Sample] = []
     began = time.monotonic()
