@@ -101,6 +101,11 @@ class ResumableLoader(DataLoader[Any]):
         except TypeError:
             return math.inf
 
+    @property
+    def _is_read_ahead(self) -> bool:
+        """Whether Lightning takes a batch before it needs one, perhaps only to begin the next epoch without it."""
+        return self.batches_per_epoch is None and self._length() == math.inf
+
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         processes = state_dict["processes"]
         rank, count = _this_process()
@@ -229,8 +234,10 @@ class ResumableLoader(DataLoader[Any]):
             if number >= dropped:
                 if number == dropped and state is not None and state["after_first_batch"] is not None:
                     set_random_states(state["after_first_batch"])
-                self._resumed = None
+                if not self._is_read_ahead:
+                    self._resumed = None
                 yield batch
+                self._resumed = None  # who asks for another one uses the first
         self._delivered, self._before_last = 0, None  # what comes is another epoch
 
     def _interruptible(self, batches: Iterator[Any]) -> Iterator[Any]:

@@ -283,6 +283,8 @@ def resumed_run(config: dict[str, Any], stop: int, epochs: int, per_epoch: int |
     resumed = build(config)
     resumed.load_state_dict(torch.load(file, weights_only=True))
     torch.rand(5)
+    if per_epoch is None:  # Lightning reads ahead and, at the end of an epoch, begins the next one without that batch
+        next(iter(resumed))
     in_epoch = per_epoch or length
     assert in_epoch is not None
     done = stop % in_epoch if per_epoch else 0
@@ -303,8 +305,11 @@ def test_an_epoch_interrupted_anywhere_goes_on_to_the_bit(data: Path, kind: str,
 
 
 @pytest.mark.parametrize("stop", [2, 5])
-def test_the_second_epoch_goes_on_too(data: Path, stop: int) -> None:
-    config = node(data, "shards", noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_second_epoch_goes_on_too(data: Path, workers: int, stop: int) -> None:
+    config = node(
+        data, "shards", noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR, num_workers=workers
+    )
     seed_all(1)
     first = len(list(train(build(config), range(1), None)))
     seed_all(1)
