@@ -106,7 +106,7 @@ def _full() -> list[Measurement]:
         Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, rounds=3, matrix_peak=True),
         Measurement("stages", "rate", 20.0, steps=4, stages=True),
         Measurement("ablation", "seconds", 20.0, (FAST,), kind="ablation", steps=3),
-        Measurement("watching", "share_10", _same(5.0, 2, 4), OURS, "watching", "small", 2, steps=80, rounds=3),
+        Measurement("watching", "share_10", _same(5.0, 2, 4), OURS, "watching", "small", 2, steps=60, rounds=3),
         Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
         Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
         *(_growth(4, length) for length in lengths),

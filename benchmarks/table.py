@@ -43,7 +43,7 @@ WATCHING = """\
 A real run of Small on 2 clips of 5 s, small enough for watching to weigh, with everything watched at every other step
 only: monitor, throughput, progress, code books, TensorBoard, samples and pictures. Milliseconds of one thread's
 processor time; in brackets the lowest and the highest of the rounds. The shares are of training time without
-validations, by `trainer.log_every_n_steps`."""
+validations, by `trainer.log_every_n_steps`; more threads make steps shorter, watching not."""
 WATCHING_COLUMNS = (
     *("side", "a step unwatched", "more for an ordinary step", "for a logged one", "for a validation"),
     *("share, logging every 10", "every 50"),

@@ -51,6 +51,11 @@ def test_steps_with_and_without_take_turns_in_a_real_run(side: Side, make_job: M
     assert len(watchers.validations) == STEPS // VALIDATE_EVERY - WARM_UP_VALIDATIONS
     assert {one.mode for one in watchers.validations} == {"nothing", "logged"}
     assert all(0 < one.around < one.whole for one in (*watchers.steps, *watchers.validations))
+    watching = {type(part).__name__ for part in (*watchers._all["callbacks"], *watchers._all["loggers"])}
+    assert watching >= {
+        *("TrainingMonitor", "Throughput", "BottleneckNotice", "TrainingProgress", "NonFiniteSteps", "ProblemReport"),
+        *("StepTiming", "ValidationSamples", "PatientTensorBoardLogger"),
+    }
 
 
 def test_every_cost_is_told_and_is_one(make_job: MakeJob) -> None:
