@@ -22,17 +22,16 @@ from nest_ssl.training.config import load_config
 from tests.elsewhere.__main__ import ODD_FOLDER, command, environment
 
 ROOT = Path(__file__).resolve().parents[1]
-WITH_FILES = [
-    *("tests/audio", "tests/checkpoint", "tests/cli", "tests/encoding", "tests/training"),
+FOLDERS = [
+    *("tests/audio", "tests/checkpoint", "tests/cli", "tests/data"),
+    *("tests/encoding", "tests/export", "tests/training"),
+]
+FILES = [
     *("tests/test_atomic.py", "tests/test_memory.py", "tests/test_start.py"),
+    *("tests/doctor/test_machine.py", "tests/integration/test_train_command.py"),
 ]
-WITH_PROCESSES = [
-    "tests/data",
-    "tests/integration/test_train_command.py::test_an_unreadable_file_is_one_line_also_from_a_loader_process",
-    "tests/integration/test_train_command.py::test_the_same_command_continues_a_run",
-    "tests/doctor/test_machine.py::test_this_machine_can_be_described",
-]
-DOZENS_OF_PROCESSES = ["tests/data/test_resumable.py::test_a_run_that_stops_anywhere_goes_on_to_the_bit"]
+# Hundreds of processes, each of which takes seconds to spawn: for `python -m tests.elsewhere`
+LEFT_OUT = [f"tests/data/test_{name}.py" for name in ("concat", "lhotse_data", "resumable", "tarred")]
 READING_TEXT = [
     "tests/cli/test_app.py",
     "tests/cli/test_data.py",
@@ -56,14 +55,9 @@ def _run_elsewhere(basetemp: Path, tests: list[str], **variables: str) -> None:
 
 
 @pytest.mark.slow
-def test_files_lie_below_a_folder_with_an_odd_name_and_their_lines_end_with_crlf(tmp_path: Path) -> None:
-    _run_elsewhere(tmp_path / ODD_FOLDER, [*WITH_FILES, "-m", "not slow"])
-
-
-@pytest.mark.slow
-def test_processes_are_spawned(tmp_path: Path) -> None:
-    left_out = [f"--deselect={name}" for name in DOZENS_OF_PROCESSES]
-    _run_elsewhere(tmp_path / ODD_FOLDER, [*WITH_PROCESSES, *left_out])
+def test_what_depends_on_files_and_processes_works_elsewhere(tmp_path: Path) -> None:
+    left_out = [f"--ignore={name}" for name in LEFT_OUT]
+    _run_elsewhere(tmp_path / ODD_FOLDER, [*FOLDERS, *FILES, *left_out, "-m", "not slow"])
 
 
 @pytest.mark.slow
