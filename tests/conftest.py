@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -18,6 +19,9 @@ _QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
+
+settings.register_profile("nest_ssl", deadline=None)  # a busy machine may take its time for an example
+settings.load_profile("nest_ssl")
 
 
 @pytest.fixture(scope="module")

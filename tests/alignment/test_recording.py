@@ -77,7 +77,7 @@ def test_something_else_in_a_file_is_refused(name: str, value: Any, copied: Path
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_bytes_do_more_than_fail(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "metadata.pkl").write_bytes(content)
     with pytest.raises(CheckpointError):

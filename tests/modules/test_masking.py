@@ -14,7 +14,7 @@ def runs(mask):
     return [len(run) for run in text.split()]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(LENGTHS, st.booleans(), st.integers(0, 1000))
 def test_masked_frames_hold_the_embedding_and_lie_inside_the_utterance(lengths, overlap, seed):
     torch.manual_seed(seed)
@@ -30,7 +30,7 @@ def test_masked_frames_hold_the_embedding_and_lie_inside_the_utterance(lengths, 
         assert all(run >= 10 for run in runs(row)) or not overlap
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(60, 400), st.integers(0, 1000))
 def test_separate_blocks_cover_the_wanted_share(length, seed):
     torch.manual_seed(seed)

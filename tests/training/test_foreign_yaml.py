@@ -181,7 +181,7 @@ TEXT = (CONFIG / f"{MAIN}.yaml").read_text(encoding="utf-8")
 
 
 @given(at=st.integers(0, len(TEXT) - 1), cut=st.integers(0, 20), new=st.text(max_size=8))
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_a_damaged_file_is_read_or_refused(at: int, cut: int, new: str, tmp_path: Path) -> None:
     changed = (TEXT[:at] + new + TEXT[at + cut :]).encode("utf-8", "surrogatepass")
     message = ""
