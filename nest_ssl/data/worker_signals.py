@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -32,7 +33,10 @@ def follow_the_main_process(worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.name == "posix":
-        threading.Thread(target=_leave_when_told, args=(os.getppid(),), daemon=True).start()
+        parent, main = os.getppid(), multiprocessing.parent_process()
+        if main is not None and not main.is_alive():  # killed while this was spawned: the parent is one that never ends
+            os._exit(0)
+        threading.Thread(target=_leave_when_told, args=(parent,), daemon=True).start()
 
 
 def _leave_when_told(parent: int) -> None:
