@@ -17,34 +17,37 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 MAY_IMPORT = {
     "errors": set(),
     "atomic": set(),
+    "regular_file": set(),
     "presets": set(),
     "quiet": set(),
     "memory": set(),
     "environments": {"errors"},
     "targets": {"errors"},
-    "audio": {"errors"},
-    "data": {"errors", "targets", "atomic", "audio"},
+    "audio": {"errors", "regular_file"},
+    "data": {"errors", "targets", "atomic", "regular_file", "audio"},
     "features": {"errors"},
     "modules": {"errors"},
     "losses": {"errors"},
     "optim": {"errors"},
     "fast": {"features", "modules"},
     "models": {"errors", "memory", "targets", "data", "features", "modules", "losses", "optim", "fast"},
-    "checkpoint": {"errors", "targets", "atomic", "models"},
-    "encoding": {"errors", "atomic", "audio", "data", "fast", "models", "modules", "checkpoint"},
-    "probing": {"errors", "audio", "data", "checkpoint", "encoding"},
+    "checkpoint": {"errors", "targets", "atomic", "regular_file", "models"},
+    "encoding": {"errors", "atomic", "regular_file", "audio", "data", "fast", "models", "modules", "checkpoint"},
+    "probing": {"errors", "regular_file", "audio", "data", "checkpoint", "encoding"},
     "training": {
-        *("errors", "targets", "atomic", "data", "features", "modules", "losses", "optim", "models", "checkpoint")
+        *("errors", "targets", "atomic", "regular_file", "data", "features", "modules", "losses", "optim", "models"),
+        "checkpoint",
     },
-    "export": {"quiet", "errors", "atomic", "features", "modules", "models", "checkpoint"},
+    "export": {"quiet", "errors", "atomic", "regular_file", "features", "modules", "models", "checkpoint"},
     "testing": {"errors", "data"},
     "pages": {"atomic"},
     "alignment": {  # for commands
-        *("atomic", "errors", "environments", "presets", "data", "models", "checkpoint", "training", "pages")
+        *("atomic", "regular_file", "errors", "environments", "presets", "data", "models", "checkpoint", "training"),
+        "pages",
     },
-    "report": {"errors", "data", "training", "pages"},  # for commands
+    "report": {"errors", "regular_file", "data", "training", "pages"},  # for commands
     "doctor": {  # for commands
-        *("quiet", "memory", "errors", "environments", "audio", "data", "models", "optim", "training")
+        *("quiet", "memory", "errors", "environments", "regular_file", "audio", "data", "models", "optim", "training")
     },
     "reference": {  # for a tool alone
         *("errors", "targets", "atomic", "presets", "data", "optim", "models", "checkpoint", "training", "alignment")
