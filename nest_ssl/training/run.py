@@ -32,6 +32,7 @@ from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.monitor import TrainingMonitor
 from nest_ssl.training.nonfinite import NonFiniteSteps
 from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
+from nest_ssl.training.preflight import DataPreflight, check_configuration
 from nest_ssl.training.progress import TrainingProgress
 from nest_ssl.training.ranks import Ranks, leave_with_the_first_process, lost_process
 from nest_ssl.training.settings import ExperimentSettings
@@ -81,6 +82,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
     machine = Machine.here()
     adjustments = fit_to_machine(cfg, machine)
+    check_configuration(cfg)
     experiment = _experiment(cfg, adjustments)
     _seed(cfg.get("seed"))
     clock = _Clock()
@@ -173,7 +175,14 @@ def _trainer(
     strategy = arguments.get("strategy") or "auto"
     arguments["strategy"] = ShardedStrategy() if strategy == FSDP else strategy
     arguments.setdefault("enable_model_summary", False)
-    every: list[Callback] = [ValidationSchedule(), StopOnSignal(), Ranks(), *callbacks, TrainingMonitor()]
+    every: list[Callback] = [
+        ValidationSchedule(),
+        DataPreflight(cfg),
+        StopOnSignal(),
+        Ranks(),
+        *callbacks,
+        TrainingMonitor(),
+    ]
     if arguments.get("profiler") is None:  # one that was asked for measures all of this itself
         every.extend((throughput, BottleneckNotice(throughput, cfg, machine)))
         arguments["profiler"] = throughput.fetch_clock
