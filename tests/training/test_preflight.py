@@ -51,6 +51,7 @@ def test_a_refused_run_says_one_line_and_writes_nothing(
     corpus = make_dummy_corpus(tmp_path / "data", train=4, val=2, noise=2)
     monkeypatch.setattr(preflight, checks, [_refuses])
     monkeypatch.chdir(tmp_path)
-    assert main(["--config-name", "nest_tiny", *manifests_of(corpus)], config_dir=CONFIG) == 1
+    noise = f"model.validation_ds.noise_manifest={corpus.noise_manifest}"
+    assert main(["--config-name", "nest_tiny", *manifests_of(corpus), noise], config_dir=CONFIG) == 1
     assert capsys.readouterr().err == "error: model.x: would spoil the run\n"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
