@@ -49,7 +49,8 @@ NEEDED_SPACE = 3 * GIGABYTE
 USAGE = """usage: python start.py [task] [arguments]
 
   python start.py               set up, then pre-train a small model on generated speech: about 3 minutes on 2 cores
-  python start.py train ...     train.py with your arguments, e.g. model.train_ds.manifest_filepath=my.json
+  python start.py train ...     train.py with your arguments, for example
+      python start.py train model.train_ds.manifest_filepath=train.json model.validation_ds.manifest_filepath=val.json
   python start.py align ...     train NeMo and nest_ssl side by side, write a report (nest-ssl align --help)
   python start.py test ...      run the tests (arguments go to pytest)
   python start.py parity ...    the same for every option there is, as a test suite (arguments go to pytest)

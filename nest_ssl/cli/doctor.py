@@ -27,7 +27,7 @@ def doctor(
 
     Exit code: 0 training can start, 1 something would stop it, 2 failed.
 
-    Example: nest-ssl doctor --config-name nest_tiny model.train_ds.manifest_filepath=train.json
+    Example: nest-ssl doctor model.train_ds.manifest_filepath=train.json model.validation_ds.manifest_filepath=val.json
     """
 
     def run() -> int:
