@@ -18,13 +18,14 @@ MAY_IMPORT = {
     "errors": set(),
     "atomic": set(),
     "regular_file": set(),
+    "shell": set(),
     "presets": set(),
     "quiet": set(),
     "memory": set(),
     "environments": {"errors"},
     "targets": {"errors"},
     "audio": {"errors", "regular_file"},
-    "data": {"errors", "targets", "atomic", "regular_file", "audio"},
+    "data": {"errors", "targets", "atomic", "regular_file", "shell", "audio"},
     "features": {"errors"},
     "modules": {"errors"},
     "losses": {"errors"},
@@ -36,7 +37,7 @@ MAY_IMPORT = {
     "probing": {"errors", "regular_file", "audio", "data", "checkpoint", "encoding"},
     "training": {
         *("errors", "targets", "atomic", "regular_file", "data", "features", "modules", "losses", "optim", "models"),
-        "checkpoint",
+        *("checkpoint", "shell"),
     },
     "export": {"quiet", "errors", "atomic", "regular_file", "features", "modules", "models", "checkpoint"},
     "testing": {"errors", "data"},
@@ -47,7 +48,8 @@ MAY_IMPORT = {
     },
     "report": {"errors", "regular_file", "data", "training", "pages"},  # for commands
     "doctor": {  # for commands
-        *("quiet", "memory", "errors", "environments", "regular_file", "audio", "data", "models", "optim", "training")
+        *("quiet", "memory", "errors", "environments", "regular_file", "audio", "data", "models", "optim", "training"),
+        "shell",
     },
     "reference": {  # for a tool alone
         *("errors", "targets", "atomic", "presets", "data", "optim", "models", "checkpoint", "training", "alignment")

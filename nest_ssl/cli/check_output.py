@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ def found_so_far(findings: Findings) -> str:
     return f"{findings.lines:,} lines, {findings.kinds.total()} problems"
 
 
-def summary(findings: Findings, clean: Path | None, report: Path | None) -> Iterator[str]:
+def summary(findings: Findings, clean: Sequence[Path], report: Path | None) -> Iterator[str]:
     """Lines for people."""
     from nest_ssl.data.problems import KINDS
 
@@ -36,5 +36,11 @@ def summary(findings: Findings, clean: Path | None, report: Path | None) -> Iter
         yield f"all of them: {report}"
     elif findings.kinds:
         yield "to name all of them: --report FILE"
-    if clean is not None:
-        yield f"clean manifest: {clean}"
+    for overlap in findings.shared:
+        manifest, other = (line.rpartition(":")[0] for line in (overlap.validation_line, overlap.training_line))
+        yield (
+            f"{overlap.lines:,} of {overlap.of:,} lines of {manifest} share audio with {other} or another manifest "
+            "before it: do not validate on what is trained on"
+        )
+    for path in clean:
+        yield f"clean manifest: {path}"

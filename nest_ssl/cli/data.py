@@ -23,7 +23,8 @@ def check(
     manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests of speech")],
     noise: Annotated[list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest; may be repeated")] = None,
     write_clean: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="for the lines without problems, as they are")
+        str | None,
+        typer.Option(metavar="FOLDER", help="for NAME.clean.json of each, its lines without problems; of one, a file"),
     ] = None,
     report: Annotated[Path | None, typer.Option(metavar="FILE", help="for every problem, as JSON lines")] = None,
     sample_rate: Annotated[
@@ -44,7 +45,8 @@ def check(
 ) -> None:
     """Read all audio of manifests and tell what is wrong with it, before training does.
 
-    Lines that are no entries, or the same as another: bad_line, duplicate.
+    Lines that are no entries, the same as another, or of the same audio as one of an earlier manifest: bad_line,
+    duplicate, overlap. Give the training manifest first: the validation set must not share audio with it.
 
     Audio that training skips: unreadable, empty, not_finite, channels.
 
@@ -54,7 +56,7 @@ def check(
 
     Exit code: 0 no problems, 1 problems, 2 failed.
 
-    Example: nest-ssl data check train.json --noise noise.json --write-clean train.clean.json
+    Example: nest-ssl data check train.json val.json --noise noise.json --write-clean clean/
     """
 
     def run() -> int:
@@ -66,7 +68,9 @@ def check(
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.data.check import check_manifests
         from nest_ssl.data.check_lines import Rules
+        from nest_ssl.data.clean_manifests import clean_paths
 
+        clean = [] if write_clean is None else clean_paths(manifests, write_clean)
         rules = Rules(
             sample_rate=sample_rate,
             channel_selector=channel(channel_selector),
@@ -80,14 +84,14 @@ def check(
                 rules,
                 noise=noise or [],
                 workers=workers or os.cpu_count() or 1,
-                clean=write_clean,
+                clean=clean,
                 report=report,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
             )
         if as_json:
             print(json.dumps(findings.as_dict(), indent=2))
         else:
-            show(summary(findings, write_clean, report))
+            show(summary(findings, clean, report))
         return int(bool(findings.kinds))
 
     exit_with(run)

@@ -2,7 +2,7 @@
 
 The manifests are read once, a few dozen lines at a time, and as many processes as wanted read the audio of those
 lines. Problems are written down as they are found: ten million lines take no more memory than the fingerprints by
-which duplicates are told, 16 bytes each.
+which duplicates and overlaps are told, 40 bytes each.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import json
 from array import array
-from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,14 +21,15 @@ import numpy as np
 
 from nest_ssl.atomic import atomic_write
 from nest_ssl.data.check_lines import Block, CheckedLine, Rules, check_block
+from nest_ssl.data.clean_manifests import write_clean
 from nest_ssl.data.manifest import line_blocks
+from nest_ssl.data.overlap import Overlap, Parts, shared_audio
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.data.processes import in_processes
 from nest_ssl.errors import ManifestError, NestError
 
 _BYTES_AT_ONCE = 2**12  # some thirty lines: a second's work, so that progress is seen and an interruption is quick
-_BYTES_COPIED_AT_ONCE = 2**20
 _EXAMPLES = 3  # of each kind
 
 
@@ -43,6 +43,7 @@ class Findings:
     kinds: Counter[str] = field(default_factory=Counter)
     sample_rates: Counter[int] = field(default_factory=Counter)
     examples: dict[str, list[Problem]] = field(default_factory=dict)
+    shared: list[Overlap] = field(default_factory=list)  # audio of one manifest that is in another before it
 
     def add(self, found: Problem) -> None:
         """Count a problem, and keep it if it is one of the first of its kind."""
@@ -60,6 +61,7 @@ class Findings:
             "problems": dict(self.kinds),
             "sample_rates": {str(rate): count for rate, count in self.sample_rates.items()},
             "examples": {kind: [_record(found) for found in some] for kind, some in self.examples.items()},
+            "shared": [dataclasses.asdict(overlap) for overlap in self.shared],
         }
 
 
@@ -78,8 +80,11 @@ class _Source:
         self.rules = dataclasses.replace(rules, channel_selector=None) if is_noise else rules
         self.is_noise = is_noise
         self.fingerprints = array("Q")
+        self.files = array("Q")
+        self.offsets, self.durations = array("d"), array("d")
         self.numbers = array("q")
         self.faulty = array("q")
+        self.duplicates: set[int] = set()
 
 
 def check_manifests(
@@ -88,7 +93,7 @@ def check_manifests(
     *,
     noise: Sequence[str] = (),
     workers: int = 1,
-    clean: Path | None = None,
+    clean: Sequence[Path] = (),
     report: Path | None = None,
     progress: Progress | None = None,
     observe: Observer | None = None,
@@ -96,22 +101,21 @@ def check_manifests(
 ) -> Findings:
     """Check every line of the manifests, with `workers` processes or, if that is one, in this one.
 
-    All problems go to `report`, and the lines of `manifests` (not of `noise`) that have none to `clean`. `observe` sees
-    every line, in order, in this process.
+    All problems go to `report`, and the lines of each of `manifests` (not of `noise`) that have none to its own file of
+    `clean`. `observe` sees every line, in order, in this process.
     """
     sources = [_Source(name, rules, is_noise=False) for name in manifests]
     sources += [_Source(name, rules, is_noise=True) for name in noise]
-    _refuse_to_overwrite(sources, [path for path in (clean, report) if path is not None])
+    _refuse_to_overwrite(sources, [*clean, *([] if report is None else [report])])
     findings, total, done = Findings(), sum(source.size for source in sources), 0
     with contextlib.ExitStack() as stack:
-        listing, cleaned = _open(report, stack), _open(clean, stack)
+        listing = None if report is None else _open(report, stack)
+        cleaned = [_open(path, stack) for path in clean]
         for source, block, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
             for line in lines:
                 _take_note(line, source, findings, listing)
                 if observe is not None:
                     observe(line)
-                if clean is not None and line.beside_manifest and not source.is_noise:
-                    _refuse_another_folder(clean, source.file, line.number)
             done += len(block.content)
             if progress is not None:
                 progress(done, total, findings)
@@ -119,9 +123,12 @@ def check_manifests(
             for group in (sources[: len(manifests)], sources[len(manifests) :]):
                 for duplicate in _duplicates(group) if group else ():
                     _list_problem(duplicate, findings, listing)
+        if "overlap" not in rules.ignored:
+            for overlap in _overlaps(sources[: len(manifests)], findings):
+                _list_problem(overlap, findings, listing)
         findings.faulty_lines = sum(len(np.unique(source.faulty)) for source in sources)
-        if cleaned is not None:
-            _write_clean(sources[: len(manifests)], cleaned)
+        for source, path, file in zip(sources[: len(clean)], clean, cleaned, strict=True):
+            write_clean(source.file, np.unique(source.faulty), path, file)
     return findings
 
 
@@ -132,6 +139,9 @@ def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: 
         findings.sample_rates[line.sample_rate] += 1
     if line.fingerprint is not None:
         source.fingerprints.append(line.fingerprint)
+        source.files.append(line.file)
+        source.offsets.append(line.offset)
+        source.durations.append(line.said)
         source.numbers.append(line.number)
     if line.problems:
         source.faulty.append(line.number)
@@ -181,7 +191,32 @@ def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:
     for index, first in zip(order[repeats][in_order], firsts[in_order], strict=True):
         again, original = _place(index, sources, ends), _place(first, sources, ends)
         again.source.faulty.append(again.number)
+        again.source.duplicates.add(again.number)
         yield Problem("duplicate", "", str(again), f"{again}: the same part of the same file as {original}")
+
+
+def _overlaps(sources: Sequence[_Source], findings: Findings) -> Iterator[Problem]:
+    """Lines that share audio with a manifest before their own; those that are the same part are duplicates already."""
+    if len(sources) < 2:
+        return
+    ends = np.cumsum([len(source.numbers) for source in sources])
+    numbers = np.unique(np.concatenate([np.asarray(source.files) for source in sources]), return_inverse=True)[1]
+    offsets, durations = (
+        np.concatenate([np.asarray(getattr(source, name)) for source in sources]) for name in ("offsets", "durations")
+    )
+    parts = Parts.of(numbers, offsets, durations)
+    for source, first, end in zip(sources[1:], ends, ends[1:], strict=False):
+        own, earlier = (Parts(*(column[some] for column in parts)) for some in (slice(first, end), slice(first)))
+        lines, others = shared_audio(own, earlier)
+        if not len(lines):
+            continue
+        example, original = str(_Place(source, source.numbers[lines[0]])), str(_place(others[0], sources, ends))
+        findings.shared.append(Overlap(len(lines), int(end - first), example, original))
+        for line, other in zip(lines, others, strict=True):
+            again = _Place(source, source.numbers[line])
+            if again.number not in source.duplicates:
+                source.faulty.append(again.number)
+                yield Problem("overlap", "", str(again), f"{again}: shares audio with {_place(other, sources, ends)}")
 
 
 class _Place(NamedTuple):
@@ -199,20 +234,6 @@ def _place(index: int, sources: Sequence[_Source], ends: np.ndarray) -> _Place:
     return _Place(source, source.numbers[index - ends[which] + len(source.numbers)])
 
 
-def _write_clean(sources: Sequence[_Source], clean: IO[bytes]) -> None:
-    """All lines of the manifests but the faulty ones, byte for byte."""
-    for source in sources:
-        faulty = np.unique(source.faulty)
-        for first, content in line_blocks(source.file, _BYTES_COPIED_AT_ONCE):
-            lines = (content.removeprefix(BOM_UTF8) if first == 1 else content).splitlines(keepends=True)
-            here = faulty[np.searchsorted(faulty, first) : np.searchsorted(faulty, first + len(lines))]
-            for number in here[::-1]:
-                del lines[number - first]
-            if lines and not lines[-1].endswith((b"\n", b"\r")):
-                lines.append(b"\n")  # another manifest may follow
-            clean.writelines(lines)
-
-
 def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) -> None:
     for target in targets:
         for source in sources:
@@ -221,23 +242,11 @@ def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) ->
         if target.is_dir():
             raise NestError(f"{target}: is a folder; give the name of a file to write")
     if len({target.absolute() for target in targets}) < len(targets):
-        raise NestError(f"{targets[0]}: cannot be both the clean manifest and the report; give two names")
+        raise NestError(f"{targets[-1]}: cannot be both a clean manifest and the report; give two names")
 
 
-def _refuse_another_folder(clean: Path, manifest: str, number: int) -> None:
-    """Lines are copied as they are, so what they say must mean the same where they go."""
-    folder = Path(manifest).resolve().parent
-    if clean.resolve().parent != folder:
-        raise NestError(
-            f"{manifest}:{number}: names its audio relative to the manifest's folder, so a clean manifest must be "
-            f"there too: {folder / clean.name}"
-        )
-
-
-def _open(path: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | None:
+def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes]:
     """A file that appears when all is done. It is opened at the start, not to fail after hours of work."""
-    if path is None:
-        return None
     try:
         return stack.enter_context(stack.enter_context(atomic_write(path)).open("wb"))
     except OSError as error:

@@ -10,6 +10,7 @@ from nest_ssl.audio import AudioFile, ChannelSelector
 from nest_ssl.audio.loudness import Loudness, measure_loudness
 from nest_ssl.data.line_facts import Header, LineFacts, categories
 from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
+from nest_ssl.data.paths import real_name
 from nest_ssl.data.problems import (
     LENGTH_TOLERANCE,
     Problem,
@@ -50,9 +51,11 @@ class CheckedLine(NamedTuple):
     number: int
     problems: tuple[Problem, ...]
     fingerprint: int | None = None  # the same for the same part of the same file
+    file: int = 0  # the same for the same file
+    offset: Seconds = 0.0
+    said: Seconds = math.nan  # the manifest's duration
     seconds: Seconds = 0.0
     sample_rate: int | None = None
-    beside_manifest: bool = False  # its audio is found from the manifest's folder only
     facts: LineFacts | None = None  # if the rules ask for them
 
 
@@ -102,16 +105,16 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
         audio.problems.append(broken(entry, error, "skipped"))
     facts = None
     if rules.facts:
-        name, in_tar = fingerprint(str(entry.audio_file)), not math.isnan(row.shard)
-        facts = LineFacts(name, categories(value), row.duration, in_tar, audio.header, audio.loudness)
+        facts = LineFacts(categories(value), not math.isnan(row.shard), audio.header, audio.loudness)
     return CheckedLine(
         number,
         tuple(found for found in audio.problems if found.kind not in rules.ignored),
-        _fingerprint(entry),
+        *_fingerprints(entry),
+        entry.offset,
+        row.duration,
         audio.seconds,
         audio.sample_rate,
-        beside_manifest=entry.audio_file != row.entry("", number).audio_file,
-        facts=facts,
+        facts,
     )
 
 
@@ -155,6 +158,8 @@ def _by_its_header(entry: ManifestEntry, file: AudioFile, rules: Rules) -> tuple
     return 0.0 if math.isnan(seconds) else seconds, [] if length is None else [length]
 
 
-def _fingerprint(entry: ManifestEntry) -> int:
-    """64 bits: two of ten million lines that differ are taken for the same once in 300,000 checks."""
-    return fingerprint(f"{entry.audio_file}\0{entry.offset}\0{entry.duration}")
+def _fingerprints(entry: ManifestEntry) -> tuple[int, int]:
+    """Of the part and of the file: two of ten million that differ are taken for the same once in 300,000 checks."""
+    names = [entry.audio_file] if isinstance(entry.audio_file, str) else entry.audio_file
+    file = "\0".join(map(real_name, names))
+    return fingerprint(f"{file}\0{entry.offset}\0{entry.duration}"), fingerprint(file)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from nest_ssl.audio import AudioFile
 from nest_ssl.audio.loudness import Loudness
-from nest_ssl.data.manifest import Seconds
 
 NOT_CATEGORIES = frozenset(("audio_filepath", "audio_filename", "duration", "offset", "text"))
 _LONGEST_CATEGORY = 100  # characters; what is longer is text
@@ -30,9 +28,7 @@ class Header(NamedTuple):
 class LineFacts(NamedTuple):
     """One line that is an entry, whether or not its audio can be used."""
 
-    file: int  # fingerprint of its audio file's path
     categories: dict[str, str]  # its other fields, such as the speaker
-    said: Seconds = math.nan  # the manifest's duration
     in_tar: bool = False  # its audio is a member of a tar file
     header: Header | None = None  # None: the file cannot be opened
     loudness: Loudness | None = None  # None: its samples were not read, or cannot be used

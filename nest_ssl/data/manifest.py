@@ -28,6 +28,7 @@ Seconds = float
 _BYTES_AT_ONCE = 2**16
 _BETWEEN_CHANNEL_FILES = "\0"  # an entry may name several files, one for each channel
 _END_OF_LINE = "\n"
+_INSIDE = ("dataset", "datasets", "sets", "utterances", "manifest")  # where data sets keep their manifests
 _NUMBERS = ("duration", "offset", "orig_sample_rate", "shard_id")
 
 
@@ -88,19 +89,42 @@ class Manifest(Sequence[ManifestEntry]):
     def __getitem__(self, index: int) -> ManifestEntry:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        file = self._files[bisect_right(self._file_ends, index)]
         row = Row(self.path(index), float(self.durations[index]), float(self._offsets.values[index]))
-        return row.entry(file, int(self._lines.values[index]))
+        return row.entry(self.file_of(index), int(self._lines.values[index]))
+
+    @property
+    def files(self) -> list[str]:
+        """The manifest files that were read."""
+        return self._files
+
+    def file_of(self, index: int) -> str:
+        """The manifest file that an entry comes from."""
+        return self._files[bisect_right(self._file_ends, index)]
+
+    def line(self, index: int) -> str:
+        """Where an entry is written, as `manifest:line`."""
+        return f"{self.file_of(index)}:{self._lines.values[index]}"
 
     def path(self, index: int) -> str:
         """What the manifest says, without looking it up on the disk."""
         start = self._path_ends.values[index - 1] if index else 0
         return self._paths.values[start : self._path_ends.values[index]].tobytes().decode("utf-8", "surrogatepass")
 
+    def path_bytes(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """The paths of some entries in one piece, as UTF-8, and where each of them ends in it."""
+        first = int(self._path_ends.values[start - 1]) if start else 0
+        ends = self._path_ends.values[start:end]
+        return self._paths.values[first : int(ends[-1]) if len(ends) else first], ends - first
+
     @property
     def durations(self) -> np.ndarray:
         """Seconds, NaN where the manifest does not say."""
         return self._durations.values
+
+    @property
+    def offsets(self) -> np.ndarray:
+        """Seconds, NaN where the manifest does not say: the line is about all of the file."""
+        return self._offsets.values
 
     @property
     def shards(self) -> np.ndarray:
@@ -119,10 +143,12 @@ def load_manifest(
     min_duration: Seconds | None = None,
     max_duration: Seconds | None = None,
     key: str = "manifest_filepath",
+    skip_bad_lines: bool = False,
 ) -> Manifest:
     """Read manifests and keep the entries within the duration limits; entries without a duration are kept.
 
-    `key` is the configuration key that named the files, for the messages.
+    `key` is the configuration key that named the files, for the messages. A line that is no entry is an error, unless
+    somebody else reports such lines.
     """
     shortest = 0.0 if min_duration is None else min_duration
     longest = math.inf if max_duration is None else max_duration
@@ -131,7 +157,7 @@ def load_manifest(
     for name in paths:
         file = resolve_path(name)
         for first, block in line_blocks(file, _BYTES_AT_ONCE, key):
-            rows = _parse_block(file, first, block)
+            rows = _parse_block(file, first, block, skip_bad_lines)
             short, long = rows.durations < shortest, rows.durations > longest
             if short.any() or long.any():
                 too_short += np.count_nonzero(short)
@@ -147,6 +173,18 @@ def load_manifest(
     manifest = Manifest(columns)
     log.info("%s: %d entries, %.2f hours%s", where, len(manifest), manifest.hours, f"; {dropped}" if filtered else "")
     return manifest
+
+
+def manifests_in(dataset: Any) -> Iterator[Manifest]:
+    """Yield all manifests inside a data set, whatever is wrapped around them."""
+    if isinstance(dataset, Manifest):
+        yield dataset
+    elif isinstance(dataset, list | tuple):
+        for one in dataset:
+            yield from manifests_in(one)
+    else:
+        for name in _INSIDE:
+            yield from manifests_in(getattr(dataset, name, ()))
 
 
 def fingerprint(text: str) -> int:
@@ -243,7 +281,7 @@ class Rows(NamedTuple):
         return Rows(paths, *(column[wanted] for column in self[1:]))
 
 
-def _parse_block(file: str, first: int, block: bytes) -> Rows:
+def _parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = False) -> Rows:
     """The lines of a block: all at once if they are of the usual kind, one by one if not, or to find a bad one."""
     values = usual_values(block)
     usual = None if values is None else usual_rows(first, values)
@@ -254,6 +292,8 @@ def _parse_block(file: str, first: int, block: bytes) -> Rows:
         try:
             rows.append(parse_line(line))
         except ValueError as error:
+            if skip_bad_lines:
+                continue
             raise ManifestError(f"{file}:{number}: {error}") from None
         numbers.append(number)
     paths = [row.path for row in rows]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 import nest_ssl
@@ -26,6 +27,17 @@ def resolve_path(name: str, folder: str = "") -> str:
     if first == PROJECT_NAME:
         candidates += [rest, str(PROJECT_ROOT / rest)]
     return next((candidate for candidate in candidates if os.path.isfile(candidate)), path)  # noqa: PTH113
+
+
+def real_name(path: str) -> str:
+    """One name for a file, however its path is spelled; of links, those of folders are followed."""
+    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
+    return os.path.normcase(f"{_real_folder(folder)}/{name}")
+
+
+@lru_cache(maxsize=4096)  # folders; the disk is asked once for each
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
 
 
 def split_paths(value: str | Sequence) -> list[str]:

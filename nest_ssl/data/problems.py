@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 BrokenKind = Literal["unreadable", "empty", "not_finite", "channels"]
 SuspiciousKind = Literal["silent", "shorter", "longer"]
-ListedKind = Literal["bad_line", "duplicate", "sample_rate"]  # what only a check of the whole manifest looks for
+ListedKind = Literal["bad_line", "duplicate", "overlap", "sample_rate"]  # what only a check of manifests looks for
 Kind = Literal[ListedKind, BrokenKind, SuspiciousKind]
 Outcome = Literal["used", "skipped", "drew other noise"]  # what training did with it
 UnreadablePolicy = Literal["skip", "stop"]

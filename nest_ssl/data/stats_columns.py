@@ -57,8 +57,8 @@ class Columns:
             return
         seconds = line.seconds or math.nan  # no audio that can be used has no samples
         self.seconds.append(seconds)
-        self.said.append(facts.said)
-        self.files.append(facts.file)
+        self.said.append(line.said)
+        self.files.append(line.file)
         self.in_tar += facts.in_tar
         known = 0.0 if math.isnan(seconds) else seconds
         if facts.header is not None:

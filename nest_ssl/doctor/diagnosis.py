@@ -17,7 +17,8 @@ from nest_ssl.doctor.plan import Plan, make_plan
 from nest_ssl.doctor.plan_checks import check_plan
 from nest_ssl.doctor.trial import TrialReport, run_trial
 from nest_ssl.quiet import quiet_libraries
-from nest_ssl.training.command_line import CommandLine, as_typed
+from nest_ssl.shell import as_typed
+from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 
 SCHEMA = 1

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
 from nest_ssl.data import build_dataloader
-from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.manifest import Manifest, manifests_in
 from nest_ssl.doctor.facts import Facts
 from nest_ssl.doctor.finding import Finding
 from nest_ssl.errors import ConfigError, NestError
@@ -26,7 +26,6 @@ from nest_ssl.training.settings import CheckpointSettings
 
 _DUMMY = "data/dummy_ssl"
 _MOST_FILES = 64  # of a manifest, to look at
-_INSIDE = ("dataset", "datasets", "sets", "utterances", "manifest")  # where data sets keep their manifests
 _TRAINED = ("encoder", "decoder")
 _MOMENTS = 2  # of Adam, each as large as the weights
 
@@ -106,7 +105,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> Plan:
         folder=folder.absolute(),
         weight_bytes=weights,
         checkpoint_bytes=_checkpoint_bytes(weights, checkpoints),
-        manifests=tuple(_manifests(loader.dataset)) if loader is not None else (),
+        manifests=tuple(manifests_in(loader.dataset)) if loader is not None else (),
         problems=tuple(problems),
     )
 
@@ -145,18 +144,6 @@ def _open(settings: dict[str, Any], name: str, problems: list[Finding]) -> DataL
         advice = "nest-ssl data make-dummy makes this corpus, or give your own: model.train_ds.manifest_filepath=..."
         problems[-1] = replace(problems[-1], advice=advice)
     return None
-
-
-def _manifests(dataset: Any) -> Iterator[Manifest]:
-    """All manifests inside a data set, whatever is wrapped around them."""
-    if isinstance(dataset, Manifest):
-        yield dataset
-    elif isinstance(dataset, list | tuple):
-        for one in dataset:
-            yield from _manifests(one)
-    else:
-        for name in _INSIDE:
-            yield from _manifests(getattr(dataset, name, ()))
 
 
 def _check_trainer(cfg: DictConfig) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nest_ssl.errors import ConfigError
+from nest_ssl.shell import as_typed
 
 DEFAULT_CONFIG = "nest_fast-conformer"
 
@@ -43,12 +41,6 @@ def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "tr
         config_dir = _existing_folder(options.config_path, beside=config_dir.parent)
     name = re.sub(r"\.ya?ml$", "", options.config_name)
     return CommandLine(config_dir.resolve(), name, options.overrides, show=options.cfg is not None)
-
-
-def as_typed(words: Sequence[str]) -> str:
-    """A command as a line for the shell; a script has Python in front."""
-    words = ["python", *words] if words[0].endswith(".py") else [*words[0].split(), *words[1:]]
-    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
 
 
 def _existing_folder(path: str, beside: Path) -> Path:

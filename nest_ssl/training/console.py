@@ -13,8 +13,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from nest_ssl.shell import as_typed
 from nest_ssl.training.checkpoints import RunCheckpoint
-from nest_ssl.training.command_line import as_typed
 from nest_ssl.training.experiment import Experiment
 
 _log = logging.getLogger(__name__)

@@ -15,12 +15,14 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
+from nest_ssl.training.data_warnings import check_overlap
+
 _log = logging.getLogger(__name__)
 ConfigurationCheck = Callable[[DictConfig], Iterable[str]]
 DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
 
 CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = ()
-DATA_CHECKS: Sequence[DataCheck] = ()
+DATA_CHECKS: Sequence[DataCheck] = (check_overlap,)
 
 
 def check_configuration(cfg: DictConfig) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from nest_ssl.data.check import Findings, check_manifests
 from nest_ssl.data.check_lines import Rules
+from nest_ssl.data.clean_manifests import clean_paths
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.errors import ManifestError, NestError
 
@@ -93,7 +94,7 @@ def test_a_clean_manifest_holds_the_other_lines_byte_for_byte_and_is_clean(
 ) -> None:
     clean = tmp_path / "clean.json"
     before = manifest.read_bytes()
-    check_manifests([str(manifest)], Rules(), clean=clean)
+    check_manifests([str(manifest)], Rules(), clean=[clean])
     assert clean.read_bytes() == b"".join(line for line, kinds in lines if not kinds) + b"\n"
     assert manifest.read_bytes() == before
     assert not check_manifests([str(clean)], Rules()).kinds
@@ -102,12 +103,13 @@ def test_a_clean_manifest_holds_the_other_lines_byte_for_byte_and_is_clean(
 def test_lines_of_several_manifests_are_duplicates_too_but_not_of_speech_and_noise(
     manifest: Path, lines: list[tuple[bytes, list[str]]], tmp_path: Path
 ) -> None:
-    second, clean = tmp_path / "second.json", tmp_path / "clean.json"
+    second, clean, other = (tmp_path / name for name in ("second.json", "clean.json", "other.json"))
     second.write_bytes(b"\xef\xbb\xbf" + lines[0][0] + lines[14][0])
-    findings = check_manifests([str(manifest), str(second)], Rules(), clean=clean)
+    findings = check_manifests([str(manifest), str(second)], Rules(), clean=[clean, other])
     assert findings.kinds["duplicate"] == 4
+    assert other.read_bytes() == b""
     assert clean.read_bytes() == b"".join(line for line, kinds in lines if not kinds) + b"\n"
-    again = check_manifests([str(manifest)], Rules(), noise=[str(second)], clean=clean)
+    again = check_manifests([str(manifest)], Rules(), noise=[str(second)], clean=[clean])
     assert again.kinds["duplicate"] == 2
     assert again.kinds["silent"] == findings.kinds["silent"]
     assert clean.read_bytes() == b"".join(line for line, kinds in lines if not kinds) + b"\n"
@@ -157,7 +159,7 @@ def test_duplicates_are_those_of_a_naive_search(
     rows = [{**row, "offset": draw.randrange(40) / 100, "duration": 1.0} for _ in range(300)]
     manifests = [write_manifest(rows[:100], "1.json"), write_manifest(rows[100:], "2.json")]
     report = tmp_path / "report.jsonl"
-    check_manifests(manifests, Rules(quick=True), report=report)
+    check_manifests(manifests, Rules(quick=True, ignored=frozenset({"overlap"})), report=report)
     places = [*(f"{manifests[0]}:{n}" for n in range(1, 101)), *(f"{manifests[1]}:{n}" for n in range(1, 201))]
     seen: dict[float, str] = {}
     naive = []
@@ -182,25 +184,62 @@ def test_progress_goes_from_nothing_to_everything(manifest: Path) -> None:
 
 def test_what_cannot_be_written_is_told_before_anything_is_read(manifest: Path, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
-    for options in ({"clean": manifest}, {"report": manifest}, {"clean": tmp_path}, {"report": manifest / "x"}):
+    for options in ({"clean": [manifest]}, {"report": manifest}, {"clean": [tmp_path]}, {"report": manifest / "x"}):
         with pytest.raises(NestError):
-            check_manifests([str(manifest)], Rules(), **options)  # type: ignore[arg-type]
+            check_manifests([str(manifest)], Rules(), **options)
     with pytest.raises(NestError, match="cannot be both"):
-        check_manifests([str(manifest)], Rules(), clean=tmp_path / "x", report=tmp_path / "x")
+        check_manifests([str(manifest)], Rules(), clean=[tmp_path / "x"], report=tmp_path / "x")
     with pytest.raises(ManifestError, match=r"absent\.json: is not a file"):
-        check_manifests([str(manifest), "absent.json"], Rules(), clean=tmp_path / "clean.json")
+        check_manifests([str(manifest), "absent.json"], Rules(), clean=[tmp_path / "clean.json"])
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_relative_names_keep_a_clean_manifest_in_its_folder(manifest: Path, tmp_path: Path) -> None:
+def test_relative_names_stay_valid_in_another_folder(manifest: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere" / "clean.json"
-    with pytest.raises(NestError, match=r"m\.json:1: names its audio relative to .*clean\.json"):
-        check_manifests([str(manifest)], Rules(), clean=elsewhere)
-    assert not elsewhere.exists()
-    absolute = tmp_path / "absolute.json"
-    absolute.write_text(json.dumps({"audio_filepath": str(tmp_path / "good.wav"), "duration": 2.0}) + "\n")
-    check_manifests([str(absolute)], Rules(), clean=elsewhere)
-    assert elsewhere.read_bytes() == absolute.read_bytes()
+    channels = {"audio_filepath": ["good.wav", "good.wav"], "duration": 2.0, "text": "两个"}
+    absolute = {"audio_filepath": str(tmp_path / "good.wav"), "offset": 0.25, "duration": 1.0}
+    with manifest.open("ab") as more:
+        more.write(b"".join(b"\n" + json.dumps(line).encode() for line in (channels, absolute)))
+    rules = Rules(channel_selector=0)
+    check_manifests([str(manifest)], rules, clean=[elsewhere])
+    kept = [json.loads(line) for line in elsewhere.read_text(encoding="utf-8").splitlines() if line]
+    assert kept[0] == {"audio_filepath": "../good.wav", "duration": 2.0}
+    assert kept[-2:] == [{**channels, "audio_filepath": ["../good.wav"] * 2}, absolute]
+    assert elsewhere.read_bytes().endswith(json.dumps(absolute).encode() + b"\n")  # as it was written
+    assert not check_manifests([str(elsewhere)], rules).kinds
+
+
+def test_parts_that_share_audio_with_an_earlier_manifest_are_named_and_left_out_of_the_later(
+    write_audio: Callable, write_manifest: Callable, tmp_path: Path
+) -> None:
+    long, other = write_audio("long.wav", np.tile(SOUND, 5)), write_audio("other.wav", SOUND)
+    train = [{**long, "offset": 0.0, "duration": 4.0}, {**long, "offset": 4.0, "duration": 2.0}, other]
+    val = [
+        {**long, "offset": 5.97, "duration": 2.0},  # touches the second by a breath
+        {**long, "offset": 3.0, "duration": 2.0},
+        {"audio_filepath": str(tmp_path / "x" / ".." / "other.wav"), "duration": 2.0},
+        {**long, "offset": 8.0, "duration": 2.0},
+    ]
+    manifests = [write_manifest(train, "train.json"), write_manifest(val, "val.json")]
+    (tmp_path / "x").mkdir()
+    clean, report = clean_paths(manifests, str(tmp_path)), tmp_path / "report.jsonl"
+    findings = check_manifests(manifests, Rules(), clean=clean, report=report)
+    assert listed(report) == [(f"{manifests[1]}:2", "overlap"), (f"{manifests[1]}:3", "duplicate")]
+    assert [(shared.lines, shared.of) for shared in findings.shared] == [(2, 4)]
+    assert clean == [tmp_path / "train.clean.json", tmp_path / "val.clean.json"]
+    assert clean[0].read_bytes() == Path(manifests[0]).read_bytes()
+    assert [json.loads(line) for line in clean[1].read_text().splitlines()] == [val[0], val[3]]
+    assert not check_manifests(list(map(str, clean)), Rules()).kinds
+
+
+def test_one_file_for_several_manifests_is_refused_and_says_how(tmp_path: Path) -> None:
+    manifests = ["a/train.json", "val.jsonl"]
+    with pytest.raises(NestError, match=r"would mix them; give a folder for train\.clean\.json and val\.clean\.jsonl"):
+        clean_paths(manifests, "train.clean.json")
+    assert clean_paths(manifests, "clean/") == [Path("clean/train.clean.json"), Path("clean/val.clean.jsonl")]
+    assert clean_paths(manifests[:1], "x.json") == [Path("x.json")]
+    with pytest.raises(NestError, match=r"a/train\.json and b/train\.json would both become"):
+        clean_paths(["a/train.json", "b/train.json"], str(tmp_path))
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")

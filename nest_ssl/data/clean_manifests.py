@@ -1,0 +1,86 @@
+"""Manifests without their faulty lines: one for each that was checked, so that sets are never mixed."""
+
+from __future__ import annotations
+
+import json
+import os
+from codecs import BOM_UTF8
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from nest_ssl.data.manifest import line_blocks, parse_json
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.errors import NestError
+
+_BYTES_AT_ONCE = 2**20
+_PATH_FIELDS = ("audio_filepath", "audio_filename")
+
+
+def clean_paths(manifests: Sequence[str], target: str) -> list[Path]:
+    """Return where the clean manifest of each goes: into a folder as `NAME.clean.json`; of one, also to a file."""
+    if not (target.endswith(("/", os.sep)) or os.path.isdir(target)):  # noqa: PTH112
+        if len(manifests) == 1:
+            return [Path(target)]
+        names = " and ".join(_clean_name(name) for name in manifests[:2]) + ", ..." * (len(manifests) > 2)
+        raise NestError(
+            f"--write-clean: {target!r} is one file for {len(manifests)} manifests, which would mix them; give a "
+            f"folder for {names}, such as --write-clean clean/"
+        )
+    paths = [Path(target) / _clean_name(name) for name in manifests]
+    for index, path in enumerate(paths):
+        if path in paths[:index]:
+            other = manifests[paths.index(path)]
+            raise NestError(f"--write-clean: {other} and {manifests[index]} would both become {path}; check them apart")
+    return paths
+
+
+def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes]) -> None:
+    """Copy all lines of a manifest but those of these numbers, ascending.
+
+    Lines stay as they are, byte for byte, unless the copy is in another folder than the manifest: paths that are
+    relative to the manifest are then written so that they name the same file.
+    """
+    folders = [os.path.realpath(folder) for folder in (Path(manifest).parent, target.parent)]
+    move = None if folders[0] == folders[1] else (folders[0], folders[1])
+    for first, content in line_blocks(manifest, _BYTES_AT_ONCE):
+        lines = (content.removeprefix(BOM_UTF8) if first == 1 else content).splitlines(keepends=True)
+        here = faulty[np.searchsorted(faulty, first) : np.searchsorted(faulty, first + len(lines))]
+        for number in here[::-1]:
+            del lines[number - first]
+        if lines and not lines[-1].endswith((b"\n", b"\r")):
+            lines.append(b"\n")
+        clean.writelines(lines if move is None else _moved(lines, *move))
+
+
+def _moved(lines: Sequence[bytes], old: str, new: str) -> Iterator[bytes]:
+    for line in lines:
+        try:
+            value = parse_json(line)
+        except ValueError:  # blank, or such lines are no problem to whoever checks
+            yield line
+            continue
+        changed = {name: _moved_path(value[name], old, new) for name in _PATH_FIELDS if name in value}
+        same = all(value[name] == path for name, path in changed.items())
+        yield line if same else json.dumps({**value, **changed}, ensure_ascii=False).encode() + b"\n"
+
+
+def _moved_path(path: str | list[str], old: str, new: str) -> str | list[str]:
+    """The path of the same file, seen from another folder."""
+    if isinstance(path, list):
+        return [str(_moved_path(each, old, new)) for each in path]
+    found = resolve_path(path, old)
+    if found == resolve_path(path):  # absolute, or found from the working directory
+        return path
+    try:
+        return Path(os.path.relpath(found, new)).as_posix()
+    except ValueError:  # another drive of Windows
+        return Path(found).as_posix()
+
+
+def _clean_name(manifest: str) -> str:
+    name = Path(manifest).name
+    stem = name.removesuffix(".json").removesuffix(".jsonl")
+    return f"{stem}.clean{name[len(stem) :] or '.json'}"
