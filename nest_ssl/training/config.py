@@ -55,7 +55,17 @@ def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> Dic
     except Exception as error:  # a file that nobody would write can raise anything, deep nesting included
         raise ConfigError(f"{config_name}: {_one_line(error)}") from error
     OmegaConf.set_struct(cfg, False)
+    _tell_sizes_apart(cfg, overrides, groups)
     return cfg
+
+
+def _tell_sizes_apart(cfg: DictConfig, overrides: Sequence[str], groups: set[str]) -> None:
+    """Append the size that `+size=...` chose to the run's name, and so to its folder, unless `name=...` was given."""
+    typed = {match["key"].partition("@")[0]: match["value"] for match in map(_OVERRIDE.fullmatch, overrides) if match}
+    if "size" not in groups or "size" not in typed or "name" in typed or OmegaConf.is_missing(cfg, "name"):
+        return
+    if isinstance(cfg.get("name"), str):
+        cfg.name = f"{cfg.name}-{typed['size']}"
 
 
 def _check_file(config_dir: Path, config_name: str) -> None:

@@ -94,6 +94,24 @@ def test_an_override_beats_the_chosen_size() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "name", "folder"),
+    [
+        ((), "SSL-NEST-FastConformer", "SSL-NEST-FastConformer"),
+        (("+size=small",), "SSL-NEST-FastConformer-small", "SSL-NEST-FastConformer-small"),
+        (("+size=small", "name=mine"), "mine", "mine"),
+        (("name=mine", "+size=medium"), "mine", "mine"),
+        (("+size=medium", "exp_manager.name=mine"), "SSL-NEST-FastConformer-medium", "mine"),
+    ],
+)
+def test_sizes_do_not_share_a_folder_unless_the_run_was_named(
+    overrides: tuple[str, ...], name: str, folder: str
+) -> None:
+    cfg = load(*overrides)
+    assert (cfg.name, cfg.exp_manager.name) == (name, folder)
+    assert cfg.exp_manager.checkpoint_callback_params.filename.startswith(f"{name}--")
+
+
+@pytest.mark.parametrize(
     ("override", "key", "value"),
     [
         ("seed=42", "seed", 42),
