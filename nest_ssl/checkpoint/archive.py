@@ -113,6 +113,8 @@ def _checked_members(tar: tarfile.TarFile, file: IO[bytes], path: Path) -> dict[
     for count, member in enumerate(tar):
         if count == _MOST_MEMBERS:
             raise CheckpointError(f"{path}: refused: it has more than {_MOST_MEMBERS} members")
+        if tar.pax_headers:  # of which the reader keeps a copy for every member
+            raise CheckpointError(f"{path}: refused: it has headers for all of its members")
         parts = PurePosixPath(member.name).parts  # without the `./` that NeMo writes
         name = parts[-1] if parts else ""
         outside = name in _LARGEST and (parts[0] == "/" or ".." in parts)

@@ -10,18 +10,28 @@ import _compat_pickle
 import io
 import math
 import pickle
-from collections.abc import Callable, Collection, Mapping
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import NoneType
 from typing import IO, Any, ClassVar
 
 import torch
 
 LARGEST_PICKLE = 64 * 2**20  # bytes
-DEEPEST = 50  # tables in tables; also tuples in tuples, which are hashed on the stack until that overflows
+DEEPEST = 50  # tables in tables
+LONGEST_INTEGER = 2048  # bits; Python refuses to print one of 4,301 digits
+# What may be a key of a table or a member of a set. A tuple may not: hashing one that holds another twice, which holds
+# a third twice, and so on, takes days, and nobody who writes checkpoints needs one there.
+_KEYS = (str, bytes, int, float, bool, NoneType)
+_LONGEST_INTEGER_KEY = 64  # bits; longer ones can be made to collide
+_LONG_TEXT = 100  # characters that count as one value
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE = "data.pkl"  # torch's names inside its zip archives
 _SCRIPT = "constants.pkl"
 # Tensors that share memory claim it more than once, as a mask does that is the same for all features.
 _MOST_CLAIMS = 4
+_MOST_REPEATS = 4  # values that share a part are written out more than once
+_MOST_DIMENSIONS = 64  # that torch knows
 _SMALL = 64 * 2**20  # bytes that may be claimed whatever the file holds
 _ELEMENT_BYTES = {
     **dict.fromkeys(("torch.ByteStorage", "torch.CharStorage", "torch.BoolStorage", "torch.storage.UntypedStorage"), 1),
@@ -33,7 +43,9 @@ _ELEMENT_BYTES = {
 _REBUILD_TENSOR = "torch._utils._rebuild_tensor_v2"
 _ENCODE = "_codecs.encode"  # how old pickle protocols write bytes
 _TABLE = "collections.OrderedDict"
-_NAMES = (*_ELEMENT_BYTES, _REBUILD_TENSOR, _ENCODE, _TABLE, "torch._utils._rebuild_parameter", "torch.Size")
+_PARAMETER = "torch._utils._rebuild_parameter"
+_SIZE = "torch.Size"
+_NAMES = (*_ELEMENT_BYTES, _REBUILD_TENSOR, _ENCODE, _TABLE, _PARAMETER, _SIZE)
 
 
 class Refused(Exception):
@@ -58,7 +70,9 @@ def inspect_torch_file(file: IO[bytes], more_names: Collection[str] = ()) -> Non
         raise Refused(f"it unpacks to {sum(sizes.values())} bytes from {length}; torch.save does not compress")
     if sizes.get(_PICKLE, 0) > LARGEST_PICKLE:
         raise Refused(f"its {_PICKLE} has {sizes[_PICKLE]} bytes; at most {LARGEST_PICKLE} are read")
-    _TorchInspector(reader.get_record(_PICKLE), sizes, more_names).load()
+    content = reader.get_record(_PICKLE)
+    value = _TorchInspector(content, sizes, more_names).load()
+    refuse_sprawl(value, most=_MOST_REPEATS * len(content))
 
 
 def load_plain(content: bytes) -> Any:
@@ -71,21 +85,28 @@ def load_plain(content: bytes) -> Any:
 
 
 def refuse_sprawl(value: Any, most: int) -> None:
-    """Refuse containers that are nested without bounds, or hold more than `most` values when written out."""
+    """Refuse containers that are nested without bounds, or hold more than `most` values when written out.
+
+    What is used several times counts each time, and long text as several values: so it is when somebody copies it.
+    """
     waiting = [(value, 0)]
     values = 0
     while waiting:
         value, depth = waiting.pop()
+        if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
+            raise Refused(f"it holds an integer of {value.bit_length()} bits; at most {LONGEST_INTEGER} are read")
+        if isinstance(value, str | bytes):
+            values += len(value) // _LONG_TEXT
         if isinstance(value, dict):
             value = [*value.keys(), *value.values()]
-        if not isinstance(value, list | tuple | set | frozenset):
-            continue
-        values += len(value)
-        if depth == DEEPEST:
-            raise Refused(f"its values are nested more than {DEEPEST} deep")
+        if isinstance(value, list | tuple | set | frozenset):
+            values += len(value)
+            if depth == DEEPEST:
+                raise Refused(f"its values are nested more than {DEEPEST} deep")
         if values > most:
             raise Refused(f"it unfolds to more than {most} values")
-        waiting.extend((item, depth + 1) for item in value)
+        if isinstance(value, list | tuple | set | frozenset):
+            waiting.extend((item, depth + 1) for item in value)
 
 
 class _Named:
@@ -97,6 +118,14 @@ class _Named:
 
 class _Made:
     """What a pickle wants made of a name."""
+
+
+class _Tensor(_Made):
+    """A tensor, whose numbers are there."""
+
+
+class _Object(_Made):
+    """An object of a class that the caller knows, which takes any attributes."""
 
 
 class _Storage(_Made):
@@ -115,7 +144,6 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
 
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content))
-        self._depths: dict[int, int] = {}  # of tuples, by id: a tuple that took the place of another has its own
 
     def find_class(self, module: str, name: str) -> _Named:
         module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
@@ -127,7 +155,7 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
     def persistent_load(self, pid: Any) -> Any:
         raise Refused("it refers to objects outside of it")
 
-    def made(self, name: str, arguments: Any) -> Any:
+    def made(self, name: str, arguments: tuple[Any, ...]) -> Any:
         return _Made()
 
     def _make(self) -> None:
@@ -137,21 +165,23 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
         self.stack[-1] = self.made(named.name, arguments)
 
     def _set_state(self) -> None:
-        self.stack.pop()
-        if not isinstance(self.stack[-1], _Made | dict):
+        if not isinstance(self.stack.pop(), dict):  # from pairs, Python would make a table, whatever their keys
+            raise Refused("it gives an object a state that is not a table")
+        if not isinstance(self.stack[-1], _Object | dict):  # a tensor could be given other numbers, and more of them
             raise Refused("it changes what is not an object")
 
-    def _tuple(self, load: Callable[[Any], None]) -> None:
+    def _with_keys(self, load: Callable[[Any], None], keys: slice) -> None:
+        _check_keys(self.stack[keys])
         load(self)
-        items = self.stack[-1]
-        depth = 1 + max((self._depths.get(id(item), 0) for item in items if type(item) is tuple), default=0)
-        if depth > DEEPEST:
-            raise Refused(f"its values are nested more than {DEEPEST} deep")
-        self._depths[id(items)] = depth
 
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
-    for _opcode in (pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3):
-        dispatch[_opcode[0]] = lambda self, load=dispatch[_opcode[0]]: self._tuple(load)
+    # Where keys are on the stack, whose part since the last mark is `self.stack`, for all that hash them.
+    for _opcode, _keys in (
+        (pickle.SETITEM, slice(-2, -1)),
+        *((_code, slice(None, None, 2)) for _code in (pickle.SETITEMS, pickle.DICT)),
+        *((_code, slice(None)) for _code in (pickle.ADDITEMS, pickle.FROZENSET)),
+    ):
+        dispatch[_opcode[0]] = lambda self, load=dispatch[_opcode[0]], keys=_keys: self._with_keys(load, keys)
     dispatch[pickle.REDUCE[0]] = dispatch[pickle.NEWOBJ[0]] = _make
     dispatch[pickle.BUILD[0]] = _set_state
     # Other ways to make objects, and the one opcode that reserves memory before it reads.
@@ -161,6 +191,15 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
         del dispatch[_opcode[0]]
 
 
+def _check_keys(keys: Iterable[Any]) -> None:
+    for key in keys:
+        if type(key) not in _KEYS:
+            kind = type(key).__name__ if isinstance(key, tuple | list | dict | set | frozenset) else "object"
+            raise Refused(f"it uses a value of type {kind} as a key; only text and numbers are keys")
+        if isinstance(key, int) and key.bit_length() > _LONGEST_INTEGER_KEY:
+            raise Refused(f"it uses an integer of {key.bit_length()} bits as a key")
+
+
 class _TorchInspector(_Inspector):
     """Follows the pickle inside a torch file, whose other members hold the tensors' numbers."""
 
@@ -168,7 +207,9 @@ class _TorchInspector(_Inspector):
         super().__init__(content)
         self.names = {*_NAMES, *more_names}
         self._sizes = sizes
+        self._counts: dict[str, int] = {}  # of numbers, by the member that holds them
         self._may_claim = _MOST_CLAIMS * sum(sizes.values()) + _SMALL
+        self._may_encode = len(content)  # characters: each is in the pickle, unless it is encoded again and again
 
     def persistent_load(self, pid: Any) -> _Storage:
         match pid:
@@ -176,22 +217,43 @@ class _TorchInspector(_Inspector):
                 held = self._sizes.get(f"data/{key}", 0)
                 if not 0 <= count * _ELEMENT_BYTES[kind] <= held:
                     raise Refused(f"it claims {count} numbers where it holds {held} bytes")
+                if self._counts.setdefault(key, count * _ELEMENT_BYTES[kind]) != count * _ELEMENT_BYTES[kind]:
+                    raise Refused("it claims two sizes for the same numbers")  # torch believes the first
                 return _Storage(count, _ELEMENT_BYTES[kind])
         raise Refused("it refers to objects outside of it")
 
-    def made(self, name: str, arguments: Any) -> Any:
+    def made(self, name: str, arguments: tuple[Any, ...]) -> Any:
         if name in _ELEMENT_BYTES:
             raise Refused(f"it makes a {name} of its own")
+        if name == _TABLE:
+            if arguments:  # which would be hashed unseen
+                raise Refused("it makes a table of something else than its items")
+            return {}
         if name == _REBUILD_TENSOR:
             self._check_tensor(*arguments[:4])
-        elif name == _ENCODE and not (len(arguments) == 2 and arguments[1] in ("latin1", "latin-1")):
+            return _Tensor()
+        if name == _PARAMETER and not isinstance(arguments[0], _Tensor):
+            raise Refused("it makes a parameter of what is not a tensor")
+        if name == _ENCODE:
+            return self._encoded(*arguments)
+        if name == _SIZE:
+            _check_size(*arguments)
+        return _Made() if name in _NAMES else _Object()
+
+    def _encoded(self, text: Any, coding: Any) -> bytes:
+        if not isinstance(text, str) or coding not in ("latin1", "latin-1"):
             raise Refused("it holds bytes in a coding of its own")  # some codings double what they are given
-        return {} if name == _TABLE else _Made()
+        self._may_encode -= len(text)
+        if self._may_encode < 0:
+            raise Refused("it holds the same bytes many times")
+        return text.encode("latin-1")
 
     def _check_tensor(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
         whole = (offset, *shape, *strides)
         if not isinstance(storage, _Storage) or not all(isinstance(n, int) and n >= 0 for n in whole):
-            raise Refused(f"a tensor of shape {shape} and strides {strides} is none")
+            raise Refused(f"a tensor of shape {reprlib.repr(shape)} and strides {reprlib.repr(strides)} is none")
+        if len(shape) > _MOST_DIMENSIONS:
+            raise Refused(f"a tensor has {len(shape)} dimensions")
         count = math.prod(shape)
         end = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
         if count and end > storage.count:
@@ -199,3 +261,8 @@ class _TorchInspector(_Inspector):
         self._may_claim -= count * storage.element_bytes
         if self._may_claim < 0:
             raise Refused("its tensors claim many times the memory that the file holds")
+
+
+def _check_size(sizes: Any) -> None:
+    if not isinstance(sizes, tuple) or len(sizes) > _MOST_DIMENSIONS or not all(type(n) is int for n in sizes):
+        raise Refused("it holds a torch.Size that no tensor has")

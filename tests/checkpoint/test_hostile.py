@@ -81,6 +81,10 @@ def nested_key(depth: int) -> bytes:
     return pickle.PROTO + b"\2" + pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + pickle.TUPLE1 * depth + b"K\1s."
 
 
+def nested_value(depth: int) -> bytes:
+    return pickle.PROTO + b"\2" + pickle.EMPTY_TUPLE + pickle.TUPLE1 * depth + b"."
+
+
 ATTACKS: dict[str, tuple[Members, str]] = {
     "a terabyte of bytes": (state(Call(bytearray, 2**40)), r"it holds builtins\.bytearray; only"),
     "a tensor from nothing": (state(Call(torch.FloatTensor, 2**34)), r"it holds torch\.FloatTensor; only"),
@@ -107,7 +111,8 @@ ATTACKS: dict[str, tuple[Members, str]] = {
         state(tensor(Storage(1, kind=torch.float32), (1,), (1,))),
         "it holds|outside of it",
     ),
-    "a key nested in itself": ({PICKLE: nested_key(10**6)}, "nested more than 50 deep"),
+    "a key nested in itself": ({PICKLE: nested_key(10**6)}, "type tuple as a key"),
+    "a value nested in itself": ({PICKLE: nested_value(10**6)}, "nested more than 50 deep"),
     "the same name twice": (
         {**state(tensor(Storage(1), (1,), (1,))), "archive/DATA/0": bytes(4)},
         "two members of one name",
@@ -206,7 +211,8 @@ def test_formats_of_old_torch_versions_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (nested_key(10**6), "nested more than 50 deep"),
+        (nested_key(10**6), "type tuple as a key"),
+        (nested_value(10**6), "nested more than 50 deep"),
         (b"\x80\x04]" + b"]" * 10**5 + b"a" * 10**5 + b".", "nested more than 50 deep"),
         (b"\x80\x04]\x94h\x00a.", "unfolds to more than"),  # a list in itself
         (b"\x80\x04]\x94" + b"".join(b"](h%ch%ce\x94" % (i, i) for i in range(40)) + b".", "unfolds to more than"),
