@@ -73,11 +73,14 @@ class Setup:
 
 
 def advice(spent: Spent, setup: Setup) -> list[str]:
-    """At most three lines: the verdict, then the settings worth changing; none if the run was too short to tell."""
+    """At most three lines: the verdict, then the settings worth changing; none if the run was too short to tell.
+
+    `spent` is what all processes did: the batches of one of them, and the audio of all.
+    """
     if spent.batches < _FEWEST_BATCHES or spent.training_seconds < _FEWEST_SECONDS:
         return []
     knobs = list(_knobs(spent, setup))[:_MOST_KNOBS]
-    return [_verdict(spent, setup), *(f"to speed up: {knob}" for knob in knobs)]
+    return [_verdict(spent), *(f"to speed up: {knob}" for knob in knobs)]
 
 
 def data_notice(spent: Spent, setup: Setup) -> str | None:
@@ -90,12 +93,12 @@ def data_notice(spent: Spent, setup: Setup) -> str | None:
     return f"{what}; to speed up: {knob}" if knob else what
 
 
-def _verdict(spent: Spent, setup: Setup) -> str:
+def _verdict(spent: Spent) -> str:
     bottleneck = "data" if _data_is_slow(spent) else "compute"
     if _validation_share(spent) > 0.5:
         bottleneck = "validation"
     return (
-        f"speed: {spent.audio_seconds_per_second * setup.processes:.3g} s of audio a second, "
+        f"speed: {spent.audio_seconds_per_second:.3g} s of audio a second, "
         f"padding efficiency {spent.padding_efficiency:.0%}, {spent.data_wait_share:.0%} of the time waiting for data: "
         f"{bottleneck} is the bottleneck"
     )
@@ -141,7 +144,7 @@ def _compute_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
         reason = f"no work on padding, {padding:.0%} of the batches here" if padding > 0.1 else "the same mathematics"
         yield f"model.numerics=fast ({reason}; NeMo's results, but not to the last bit)"
     if setup.batch_size and spent.padding_efficiency < _MUCH_PADDING and (setup.exact or setup.gpu):
-        seconds = max(1, round(spent.padded_seconds / spent.batches))
+        seconds = max(1, round(spent.padded_seconds / (spent.batches * setup.processes)))
         knob = f"model.train_ds.batch_duration={seconds} model.train_ds.batch_size=null"
         yield f"{knob} (batches of similar lengths, as many seconds with their padding as now)"
     if setup.gpu and setup.precision == "32-true":

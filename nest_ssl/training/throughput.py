@@ -28,7 +28,10 @@ _NOTHING = nullcontext()
 
 @dataclass(frozen=True)
 class Spent:
-    """Batches trained in a stretch of a run, their audio, and the seconds that each activity took."""
+    """Batches trained in a stretch of a run, their audio, and the seconds that each activity took.
+
+    Of several processes (`over_processes`): the batches and seconds of one, the audio of all.
+    """
 
     batches: int = 0
     samples: Tensor | int = 0  # of speech; on the device until somebody asks

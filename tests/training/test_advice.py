@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
+import torch
 
 from nest_ssl.training.advice import Setup, advice, data_notice
 from nest_ssl.training.throughput import Spent
@@ -31,8 +32,26 @@ def test_a_run_too_short_to_tell_gets_nothing(spent: dict[str, Any]) -> None:
     assert lines({"waiting": 1.0, **spent}, num_workers=0) == []
 
 
-def test_processes_train_together() -> None:
-    assert "speed: 36 s of audio" in lines(processes=4)[0]
+class _Strategy:
+    """Reduces what four processes did that all did the same."""
+
+    root_device = torch.device("cpu")
+
+    def reduce(self, tensor: torch.Tensor, reduce_op: str) -> torch.Tensor:
+        return tensor * 4 if reduce_op == "sum" else tensor
+
+
+class _Trainer:
+    strategy = _Strategy()
+
+
+def test_four_processes_train_four_times_as_much_on_batches_of_the_same_length() -> None:
+    one = dataclasses.replace(STEADY, samples=100 * 16000 * 80, padded_samples=100 * 16000 * 160)
+    assert lines(vars(one))[0].startswith("speed: 80 s of audio a second, padding efficiency 50%")
+    four = one.over_processes(_Trainer())  # type: ignore[arg-type]
+    verdict, knob = lines(vars(four), processes=4)
+    assert verdict.startswith("speed: 320 s of audio a second, padding efficiency 50%")
+    assert knob.startswith("to speed up: model.train_ds.batch_duration=160 model.train_ds.batch_size=null")
 
 
 @pytest.mark.parametrize(
