@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from nest_ssl.errors import ConfigError
+
 
 class MultiMLMLoss(nn.Module):
     """Mean over codebooks of the likelihood loss on masked frames.
@@ -32,8 +34,18 @@ class MultiMLMLoss(nn.Module):
         return masks.mean(-1) > self.mask_threshold
 
     def scored_frames(self, masks: Tensor, decoded: int) -> Tensor:
-        """The same, of which no more are left than were decoded."""
-        return self.masked_frames(masks)[:, :decoded]
+        """The same, if as many were decoded; one more, which causal sub-sampling makes, predicts nothing.
+
+        Raise ConfigError for any other number: targets would be shifted in time.
+        """
+        selected = self.masked_frames(masks)
+        if decoded - selected.shape[1] not in (0, 1):
+            raise ConfigError(
+                f"model.loss.combine_time_steps: {self.combine_time_steps} makes {selected.shape[1]} targets of "
+                f"{masks.shape[2]} feature frames, but the encoder made {decoded} frames of them; set it, and that of "
+                f"model.quantizer, to the number of feature frames in one encoder frame"
+            )
+        return selected
 
     def forward(
         self, masks: Tensor, decoder_outputs: Tensor, targets: Tensor, decoder_lengths: Tensor | None = None
@@ -43,7 +55,6 @@ class MultiMLMLoss(nn.Module):
         `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding.
         """
         selected = self.scored_frames(masks, decoder_outputs.shape[1])
-        # Causal sub-sampling makes one frame more than the features account for; it predicts nothing.
         decoder_outputs = decoder_outputs[:, : selected.shape[1]]
         if self.squeeze_single and self.num_decoders == 1:
             return self._likelihood(decoder_outputs, targets, selected)

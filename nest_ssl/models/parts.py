@@ -54,8 +54,9 @@ class Parts:
 
 def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
     """The parts that the resolved `model` node describes."""
+    check_parts(settings, key)
     settings = {**MODEL_DEFAULTS, **settings}
-    _check(settings, key)
+    _check_time_steps(settings, key)
     if torch.get_default_device().type != "meta":  # where nothing is allocated
         check_size(settings, key, machine_memory(), "this machine has")
     nodes = {name: dict(settings[name]) for name in PARTS if settings.get(name) is not None}
@@ -84,7 +85,9 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
     )
 
 
-def _check(settings: Mapping[str, Any], key: str) -> None:
+def check_parts(settings: Mapping[str, Any], key: str = "model") -> None:
+    """Refuse a `model` node with an unknown key, without one of the parts, or with a choice that does not exist."""
+    settings = {**MODEL_DEFAULTS, **settings}
     for name in settings:
         if name not in MODEL_KEYS:
             raise ConfigError(f"{key}.{one_line(name)}: no such option{nearest(str(name), MODEL_KEYS)}")
@@ -95,6 +98,9 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
     if position not in ("pre_conv", "post_conv"):
         raise ConfigError(f"{key}.mask_position: {position!r}; expected 'pre_conv' or 'post_conv'")
     _check_numerics(settings, key)
+
+
+def _check_time_steps(settings: Mapping[str, Any], key: str) -> None:
     steps = {name: settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss")}
     for name, count in steps.items():
         if not isinstance(count, int) or count < 1:
@@ -107,7 +113,7 @@ def _check(settings: Mapping[str, Any], key: str) -> None:
             f"{steps['quantizer']}; both count the feature frames in one encoder frame"
         )
     pad_to = settings["preprocessor"].get("pad_to", 16)
-    if position == "pre_conv" and isinstance(pad_to, int) and (pad_to or 1) % steps["loss"]:
+    if settings["mask_position"] == "pre_conv" and isinstance(pad_to, int) and (pad_to or 1) % steps["loss"]:
         raise ConfigError(
             f"{key}.preprocessor.pad_to: {pad_to} is not a multiple of {key}.loss.combine_time_steps={steps['loss']}; "
             f"set it to {steps['loss']}"

@@ -16,12 +16,13 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from nest_ssl.training.data_warnings import check_overlap
+from nest_ssl.training.start_checks import check_model
 
 _log = logging.getLogger(__name__)
 ConfigurationCheck = Callable[[DictConfig], Iterable[str]]
 DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
 
-CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = ()
+CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (check_model,)
 DATA_CHECKS: Sequence[DataCheck] = (check_overlap,)
 
 

@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from nest_ssl.errors import ConfigError
 from nest_ssl.losses import MultiMLMLoss
 
 
@@ -40,6 +41,14 @@ def test_one_frame_too_many_from_the_encoder_is_left_out():
     longer = torch.cat((log_probs, log_probs[:, :1]), dim=1)
     loss = MultiMLMLoss(4, num_decoders=2)
     assert torch.equal(loss(masks, longer, targets), loss(masks, log_probs, targets))
+
+
+@pytest.mark.parametrize("difference", [-1, 2, 6])
+def test_any_other_number_of_frames_is_refused(difference):
+    log_probs, targets, masks = example()
+    other = torch.cat((log_probs, log_probs), dim=1)[:, : 6 + difference]
+    with pytest.raises(ConfigError, match="4 makes 6 targets of 24 feature frames, but the encoder made"):
+        MultiMLMLoss(4, num_decoders=2)(masks, other, targets)
 
 
 def test_squeezed_and_single_book_agree():

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.errors import ConfigError
@@ -15,8 +15,12 @@ from nest_ssl.testing import manifests_of
 from nest_ssl.training import preflight
 from nest_ssl.training.preflight import check_configuration
 from nest_ssl.training.run import main
+from nest_ssl.training.start_checks import check_model
+from tests.parity.variants import CONFIG as PARITY_CONFIG
+from tests.parity.variants import VARIANTS
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
+POOLED = [f"model.encoder.reduction{option}" for option in ("=pooling", "_position=0", "_factor=2")]
 
 
 def _warns(*_: object) -> Iterator[str]:
@@ -55,3 +59,38 @@ def test_a_refused_run_says_one_line_and_writes_nothing(
     assert main(["--config-name", "nest_tiny", *manifests_of(corpus), noise], config_dir=CONFIG) == 1
     assert capsys.readouterr().err == "error: model.x: would spoil the run\n"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        POOLED,
+        ["model.quantizer.combine_time_steps=4", "model.loss.combine_time_steps=4"],
+        ["model.quantizer.combine_time_steps=16", "model.loss.combine_time_steps=16"],
+        ["model.encoder.subsampling_factor=6", "model.preprocessor.pad_to=6"],
+        ["model.encoder.subsampling_factor=6", "model.preprocessor.pad_to=6", "model.numerics=fast"],
+    ],
+    ids=" ".join,
+)
+def test_targets_that_would_be_shifted_are_refused(
+    overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(overrides, config_dir=CONFIG) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "targets would be shifted in time; set model.quantizer.combine_time_steps=" in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_what_nemo_trains_is_accepted(name: str) -> None:
+    changes = VARIANTS[name].overrides(Path("dummy"), Path("mixed"))
+    sizes = [OmegaConf.load(CONFIG / "size" / f"{change[6:]}.yaml") for change in changes if change[:6] == "+size="]
+    plain = OmegaConf.from_dotlist([change for change in changes if change[0] not in "+~"])
+    cfg = OmegaConf.merge(OmegaConf.load(PARITY_CONFIG), *sizes, plain)
+    assert isinstance(cfg, DictConfig)
+    for removed in (change[1:] for change in changes if change[0] == "~"):
+        node, _, key = removed.rpartition(".")
+        del OmegaConf.select(cfg, node)[key]
+    OmegaConf.resolve(cfg)
+    assert list(check_model(cfg)) == []
