@@ -1,19 +1,20 @@
 """Train for hours and watch what must not grow: memory, open files, processes. `python start.py soak --hours 2`
 
 The demonstration's model, with loader processes that are made anew every epoch, noise, validations and checkpoints.
-Looks into /proc, so on Linux only.
+Looks into /proc, so on Linux only. Counts at the end of each epoch (soak_run.py): only then every batch was consumed,
+and the count does not depend on how busy the machine is.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GIVES_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
 WARM_UP = 0.5  # share of the samples: caches fill
 MOST_GROWTH = 0.03  # of memory from the first to the last third of the rest; allocators breathe by about a hundredth
+SAMPLES_VARIABLE = "NEST_SOAK_SAMPLES"  # where the run writes its samples
 SETTINGS = (
     "--config-name=nest_tiny",
     *("model.train_ds.num_workers=2", "model.validation_ds.num_workers=1"),
@@ -34,7 +36,7 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What a run and its loader processes hold at one moment."""
+    """What a run and its loader processes hold at the end of an epoch."""
 
     minutes: float
     megabytes: float  # of the main process; its workers live for one epoch only
@@ -42,27 +44,25 @@ class Sample:
     processes: int
 
 
-def soak(hours: float, folder: Path, overrides: Sequence[str] = ()) -> list[Sample]:
-    """Train for so long in a folder of its own; a sample at least every half minute."""
-    command = [sys.executable, str(ROOT / "train.py"), *SETTINGS, f"trainer.max_time=00:{_clock(hours)}"]
-    every = min(30.0, hours * 3600 / 40)
+def soak(folder: Path, overrides: Sequence[str] = ()) -> list[Sample]:
+    """Train in a folder of its own until the configuration's end; one sample for each epoch."""
+    written = folder / "samples.jsonl"
     with (folder / "log.txt").open("wb") as log:
         run = subprocess.Popen(
-            [*command, f"exp_manager.exp_dir={folder}", *overrides],
+            [sys.executable, "-m", "benchmarks.soak_run", *SETTINGS, f"exp_manager.exp_dir={folder}", *overrides],
             cwd=ROOT,
-            env={**os.environ, **GIVES_BACK},
+            env={**os.environ, **GIVES_BACK, SAMPLES_VARIABLE: str(written)},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
     samples: list[Sample] = []
-    began = time.monotonic()
     try:
         while run.poll() is None:
-            with suppress(FileNotFoundError, ProcessLookupError):  # it ended just now
-                samples.append(_sample(run.pid, (time.monotonic() - began) / 60))
-                print(_line(samples[-1]), flush=True)
             with suppress(subprocess.TimeoutExpired):
-                run.wait(every)
+                run.wait(1)
+            for sample in _read(written)[len(samples) :]:
+                samples.append(sample)
+                print(_line(sample), flush=True)
     finally:
         run.terminate()
         run.wait()
@@ -76,7 +76,7 @@ def growth(samples: Sequence[Sample]) -> list[str]:
     rest = samples[int(len(samples) * WARM_UP) :]
     third = len(rest) // 3
     if not third:
-        return ["too few samples to tell; train for longer"]
+        return ["too few epochs to tell; train for longer"]
     found = []
     for name, allowed in (("megabytes", MOST_GROWTH), ("open_files", 0.0), ("processes", 0.0)):
         first = statistics.median(getattr(sample, name) for sample in rest[:third])
@@ -86,15 +86,12 @@ def growth(samples: Sequence[Sample]) -> list[str]:
     return found
 
 
-def _sample(pid: int, minutes: float) -> Sample:
-    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return Sample(
-        minutes=minutes,
-        megabytes=int(status["VmRSS"].split()[0]) / 1024,
-        open_files=len(list(Path(f"/proc/{pid}/fd").iterdir())),
-        processes=1 + len(children),
-    )
+def _read(path: Path) -> list[Sample]:
+    """The samples so far; a line that is being written is left for the next time."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [Sample(**json.loads(line)) for line in lines if line.endswith("\n")]
 
 
 def _line(sample: Sample) -> str:
@@ -118,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("start.py soak: looks into /proc, which only Linux has", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as folder:
-        samples = soak(options.hours, Path(folder), options.overrides)
+        samples = soak(Path(folder), [f"trainer.max_time=00:{_clock(options.hours)}", *options.overrides])
         print(*re.findall(r"^trained .*", (Path(folder) / "log.txt").read_text(), re.MULTILINE))
     found = growth(samples)
     print("\n".join(found) or "nothing grew")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.waiting import PATIENCE
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
@@ -14,7 +16,7 @@ class Visit:
 
     def __init__(self, browser: Browser, report: Path, **options: Any) -> None:
         self.page: Page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, "locale": "en-GB", **options})
-        self.page.set_default_timeout(5000)
+        self.page.set_default_timeout(1000 * PATIENCE)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.page.on("console", lambda message: self.complaints.append(message.text))

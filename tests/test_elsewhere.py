@@ -20,6 +20,7 @@ from nest_ssl.errors import NestError
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from tests.elsewhere.__main__ import ODD_FOLDER, command, environment
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [
@@ -49,7 +50,7 @@ def _run_elsewhere(basetemp: Path, tests: list[str], **variables: str) -> None:
         env={**environment(), **variables},
         capture_output=True,
         encoding="utf-8",
-        timeout=1800,
+        timeout=8 * PATIENCE,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
 

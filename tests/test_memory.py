@@ -16,6 +16,7 @@ from nest_ssl.memory import (
     reset_peak,
     used_bytes,
 )
+from tests.waiting import PATIENCE
 
 SIZE = 200 * 10**6
 
@@ -44,13 +45,13 @@ def test_the_peak_can_be_forgotten() -> None:
 def _take_too_much() -> None:
     end_above(used_bytes() + SIZE // 2)
     _kept = bytearray(b"x" * SIZE)
-    time.sleep(30)
+    time.sleep(120)
 
 
 def test_a_process_ends_itself_before_it_takes_more_than_it_may() -> None:
     process = multiprocessing.get_context("spawn").Process(target=_take_too_much)
     process.start()
-    process.join(60)
+    process.join(PATIENCE)
     assert process.exitcode == TOO_LARGE
 
 

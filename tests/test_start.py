@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 import start
 from nest_ssl import environments
+from tests.waiting import PATIENCE
 
 OTHER_PYTHON = "import runpy, sys; sys.version_info = {version}; runpy.run_path({path!r}, run_name='__main__')"
 
@@ -234,14 +235,14 @@ def test_exit_codes_of_programs_are_passed_on() -> None:
 def test_termination_is_handed_on(tmp_path: Path) -> None:
     program = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(flush=True);"
-        "time.sleep(60)"
+        f"time.sleep({2 * PATIENCE})"
     )
     code = f"import start, sys; from pathlib import Path; sys.exit(start.run(Path(sys.executable), '-c', {program!r}))"
     with subprocess.Popen([sys.executable, "-c", code], cwd=start.ROOT, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         process.terminate()
-        assert process.wait(timeout=20) == 5
+        assert process.wait(timeout=PATIENCE) == 5
 
 
 def test_unknown_task_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

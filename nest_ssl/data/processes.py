@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
+from nest_ssl.data.worker_signals import release_signals, signals_held_back
 from nest_ssl.errors import NestError
 
 _AHEAD = 4  # pieces of each process
@@ -36,7 +37,7 @@ def in_processes(
         yield from ((piece, work(*arguments)) for piece, arguments in pieces)
         return
     workers = min(workers, _MOST_PROCESSES)
-    pool = ProcessPoolExecutor(workers, mp_context=get_context(start_method), initializer=_ignore_interrupts)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context(start_method), initializer=_start_worker)
     waiting: deque[tuple[Piece, Future[Result]]] = deque()
 
     def first_done() -> tuple[Piece, Result]:
@@ -58,9 +59,10 @@ def in_processes(
 
 
 def _submit(pool: ProcessPoolExecutor, work: Callable[..., Result], arguments: tuple[Any, ...]) -> Future[Result]:
-    """A pool that is broken already says so with the results."""
+    """Hand a piece to the pool, which may start a process for it; a pool that is broken says so with the results."""
     try:
-        return pool.submit(_interruptible, work, arguments)
+        with signals_held_back():  # Ctrl-C would end a process that still imports with a traceback
+            return pool.submit(_interruptible, work, arguments)
     except BrokenProcessPool as error:
         future: Future[Result] = Future()
         future.set_exception(error)
@@ -78,9 +80,15 @@ def _interruptible(work: Callable[..., Result], arguments: tuple[Any, ...]) -> R
         _interrupted.append(True)
         raise
     finally:
-        _ignore_interrupts()
+        _remember_interrupts()
 
 
-def _ignore_interrupts() -> None:
-    """Between two pieces, where it would end a process with a traceback: the parent ends them all."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _start_worker() -> None:
+    """Run first in a new process, for which signals were held back while it started."""
+    _remember_interrupts()
+    release_signals()
+
+
+def _remember_interrupts() -> None:
+    """Between two pieces Ctrl-C would end a process with a traceback: here it ends only what would come next."""
+    signal.signal(signal.SIGINT, lambda *_: _interrupted.append(True))

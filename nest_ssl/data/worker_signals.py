@@ -26,6 +26,12 @@ def signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def release_signals() -> None:
+    """Let a process that was started by `signals_held_back` get Ctrl-C and SIGTERM, also those that came meanwhile."""
+    if os.name == "posix":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
 def follow_the_main_process(worker: int) -> None:
     """Ctrl-C and preemption reach every process, but the main one still waits for the batch that it has asked for.
 

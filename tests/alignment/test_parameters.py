@@ -18,6 +18,7 @@ from nest_ssl.checkpoint import save_nemo
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +66,7 @@ def test_the_package_has_the_command_without_the_tool(cfg, tmp_path, capsys):
 def test_the_tool_compares_with_an_archive(cfg, tmp_path):
     save_nemo(EncDecDenoiseMaskedTokenPredModel(cfg=cfg), tmp_path / "small.nemo")
     command = [sys.executable, str(ROOT / "tools" / "compare_with_nemo.py"), "--archive", str(tmp_path / "small.nemo")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1  # the archive is small, the default configuration Large
     assert "113,106,000" in done.stdout
     assert "DIFFERENT" in done.stdout

@@ -24,6 +24,7 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from tests.alignment.conftest import ROOT, SMALL
+from tests.waiting import PATIENCE
 
 STEP_FILES = {
     *("batch.pt", "forward_output.pt", "loss.pt", "parameter_gradients.pt", "parameter_weights.pt"),
@@ -225,7 +226,7 @@ def test_of_two_processes_one_records(corpus: DummyCorpus, tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert "processes: 2" in done.stdout

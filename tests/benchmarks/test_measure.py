@@ -52,7 +52,7 @@ def test_the_first_step_is_not_taken_when_only_its_time_is_asked_for(make_job: M
 
 def test_data_is_counted_in_items(make_job: MakeJob) -> None:
     job = make_job(Measurement("test", "items_per_second", 4.0, kind="data", steps=1))
-    assert measure.data("nest_ssl", job, time.time())["items_per_second"] > 1
+    assert measure.data("nest_ssl", job, time.time())["items_per_second"] > 0
 
 
 def test_saving_writes_all_three_files_and_is_timed(make_job: MakeJob) -> None:

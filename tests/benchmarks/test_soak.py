@@ -8,6 +8,8 @@ from benchmarks.soak import Sample, growth, soak
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.testing import manifests_of
 
+EPOCHS = 5  # the fewest that `growth` judges
+
 
 def samples(megabytes: list[float], files: int = 20) -> list[Sample]:
     return [Sample(minute, value, files, 3) for minute, value in enumerate(megabytes)]
@@ -24,13 +26,15 @@ def test_memory_that_grows_is_found_and_so_is_a_single_file() -> None:
 
 
 def test_too_short_a_run_says_so() -> None:
-    assert "too few samples" in growth(samples([1, 2]))[0]
+    assert "too few epochs" in growth(samples([1, 2]))[0]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="looks into /proc")
-def test_a_minute_of_training_leaves_no_files_and_processes_behind(tmp_path: Path) -> None:
+def test_every_epoch_of_training_ends_with_the_same_files_and_processes(tmp_path: Path) -> None:
     corpus = make_dummy_corpus(tmp_path / "corpus", train=12, val=4, noise=2)
-    overrides = [*manifests_of(corpus), f"model.validation_ds.noise_manifest={corpus.noise_manifest}"]
-    found = growth(soak(1 / 60, tmp_path, overrides))
-    assert not [line for line in found if "megabytes" not in line]  # memory takes longer to settle
+    noise = f"model.validation_ds.noise_manifest={corpus.noise_manifest}"
+    samples = soak(tmp_path, [*manifests_of(corpus), noise, f"trainer.max_epochs={EPOCHS}"])
+    assert len(samples) == EPOCHS
+    assert len({(sample.open_files, sample.processes) for sample in samples}) == 1
+    assert not [line for line in growth(samples) if "megabytes" not in line]  # memory takes longer to settle

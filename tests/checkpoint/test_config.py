@@ -64,10 +64,10 @@ def doubling(levels: int, tail: Any) -> dict[str, Any]:
 )
 def test_references_that_unfold_without_bounds_are_refused_in_time(values: dict[str, Any]) -> None:
     config = config_of_values(values, PATH)
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(CheckpointError, match=r"^model\.nemo: refused: its configuration unfolds to more than 10000"):
         resolved(config, PATH)
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 def test_text_that_doubles_at_every_reference_is_refused() -> None:

@@ -21,8 +21,9 @@ from nest_ssl.checkpoint.config import parse_config, resolved
 from nest_ssl.checkpoint.files import read_model, usable_config, write_model
 from nest_ssl.checkpoint.inspection import Refused, load_plain
 from nest_ssl.errors import CheckpointError
+from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(PATIENCE)
 CONFIG = "rate: 8\nencoder: {_target_: x.Y, sizes: [1, 2.5, null, true], same: '${rate}'}\noptim: {lr: 1e-6}\n"
 WEIGHTS = {"a.weight": torch.arange(6.0).reshape(2, 3), "a.bias": torch.ones(2, dtype=torch.float64).expand(2)}
 PLAIN = pickle.dumps({"format": 1, "history": [{"step": 0, "loss": 1.5}], "shape": (1, (2, 3))}, protocol=4)

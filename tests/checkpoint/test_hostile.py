@@ -20,6 +20,7 @@ import torch
 from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.checkpoint.inspection import LARGEST_PICKLE, Refused, load_plain
 from tests.checkpoint.refusal import refused
+from tests.waiting import PATIENCE
 
 PICKLE, ENOUGH = "archive/data.pkl", bytes(400)
 Members = dict[str, bytes]
@@ -152,7 +153,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.ckpt")):
     except CheckpointError as error:
         print(error)
 """
-    run = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 0, run.stderr
     assert len(run.stdout.splitlines()) == len(ATTACKS) + 1
     assert "memory allocation" not in run.stdout

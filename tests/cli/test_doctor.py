@@ -103,7 +103,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 @pytest.mark.slow
 @pytest.mark.usefixtures("data")
 def test_json_holds_everything_and_nothing_else_is_printed(run: Callable[..., Result]) -> None:
-    done = run("--json", "--minutes", "2", "--buckets", "2")
+    done = run("--json", "--minutes", "15", "--buckets", "2")
     found = json.loads(done.stdout)
     assert done.exit_code == int(found["would_stop"])
     assert {*found} == {

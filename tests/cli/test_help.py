@@ -18,6 +18,7 @@ import typer
 from typer.testing import CliRunner
 
 from nest_ssl.cli.app import app
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "numpy", "lightning", "hydra", "onnxruntime")
@@ -52,7 +53,11 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """`nest-ssl` in a process of its own, as wide as examples need."""
     environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **variables}
     return subprocess.run(
-        [sys.executable, "-c", RUN, *arguments], env=environment, capture_output=True, encoding="utf-8", timeout=120
+        [sys.executable, "-c", RUN, *arguments],
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=PATIENCE,
     )
 
 
@@ -116,7 +121,7 @@ def test_help_of_the_scripts_appears_at_once(script: str) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert (done.returncode, f"usage: {script}" in done.stdout) == (0, True)
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from nest_ssl.cli.app import app
 from nest_ssl.cli.stats_output import bars, sparkline
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.data.stats import Histogram
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -201,11 +203,9 @@ def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -
         start_new_session=True,  # as a terminal does: the signal reaches every process of the command
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    deadline = time.monotonic() + 60
-    while children.exists() and len(children.read_text().split()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_until(lambda: not children.exists() or len(children.read_text().split()) >= 2, "for two workers")
+    time.sleep(random.uniform(0, 0.5))  # while they start or while they work
     os.killpg(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60) == (b"", b"")
+    assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 130
     assert sorted(tmp_path.iterdir()) == before

@@ -19,6 +19,7 @@ from nest_ssl.data.check_lines import Rules
 from nest_ssl.data.clean_manifests import clean_paths
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.errors import ManifestError, NestError
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 RATE = 16000
@@ -256,10 +257,9 @@ def test_an_interruption_leaves_nothing_behind(write_audio: Callable, tmp_path: 
         stderr=subprocess.PIPE,
         start_new_session=True,  # as a terminal does: the signal reaches every process of the command
     )
-    while process.poll() is None and sorted(tmp_path.iterdir()) == before:
-        time.sleep(0.05)
-    time.sleep(0.5)
+    wait_until(lambda: process.poll() is not None or sorted(tmp_path.iterdir()) != before, "for the first file")
+    time.sleep(random.uniform(0, 0.5))  # while workers start or while they work
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, b"")
     assert sorted(tmp_path.iterdir()) == before

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.data.worker_signals import follow_the_main_process
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 # The main process, which is gone before its worker is ready
@@ -44,10 +45,7 @@ def test_a_worker_whose_run_was_killed_while_it_started_ends(method: str, tmp_pa
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(tmp_path / "main.py"), str(tmp_path), method]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as main:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "begun").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((tmp_path / "begun").exists, "for the worker")
         main.send_signal(signal.SIGKILL)
         assert main.stdout is not None
         main.stdout.read()  # until the worker, which has it too, is gone as well

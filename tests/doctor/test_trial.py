@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,10 +23,11 @@ from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from nest_ssl.training.run import train
 from tests.doctor.machines import made_up
+from tests.waiting import PATIENCE
 
 MORE, LESS = 1.1, 0.75  # than predicted: what a batch may need, as the allocator has it
 GIGABYTE = 10**9
-MINUTES = 2.0
+MINUTES = PATIENCE / 60
 Command = Callable[..., CommandLine]
 
 
@@ -33,7 +35,7 @@ def settings(command: CommandLine) -> dict[str, Any]:
     return OmegaConf.to_container(load_config(command).model)  # type: ignore[return-value]
 
 
-def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = 200.0) -> Bench:
+def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = PATIENCE) -> Bench:
     return Bench(settings(command), "cpu", memory, time.monotonic() + seconds)
 
 
@@ -72,19 +74,18 @@ def test_a_model_that_cannot_be_built_is_a_problem_in_the_runs_words(command: Co
 
 
 def test_a_deadline_ends_the_process(command: Command) -> None:
-    began = time.monotonic()
-    with bench(command(), seconds=1.0) as one, pytest.raises(OutOfTime):
-        one.measure(Trial(1, 2.0))
-    assert time.monotonic() - began < 15
+    with bench(command(), seconds=1e-3) as one:
+        with pytest.raises(OutOfTime):
+            one.measure(Trial(1, 2.0))
+        assert multiprocessing.active_children() == []
 
 
-def test_a_trial_keeps_to_its_time(command: Command) -> None:
+def test_a_trial_without_time_measures_nothing_and_says_so(command: Command) -> None:
     facts = Facts.here()
     plan = make_plan(load_config(command()), facts)
-    began = time.monotonic()
-    report = run_trial(plan, facts, 2.0, [60.0], lambda share, text: None)
-    assert time.monotonic() - began < 30  # a process that imports torch is not ended at once
-    assert report.buckets or "the time was over" in report.findings[0].found
+    report = run_trial(plan, facts, 1e-3, [60.0], lambda share, text: None)
+    assert (report.buckets, report.advice, report.workers) == ([], [], None)
+    assert "the time was over" in report.findings[0].found
 
 
 class MadeUpBench:
@@ -171,7 +172,7 @@ def test_loading_is_timed_with_and_without_processes(command: Command) -> None:
     model = settings(command())
     for workers in (0, 1):
         loader = load_train(model, num_workers=workers, batch_size=2)
-        assert 0 < time_loader(loader, workers, seconds=1.0).seconds < 10
+        assert 0 < time_loader(loader, workers, seconds=1.0).seconds < PATIENCE
 
 
 def test_a_loader_of_one_batch_takes_time_too(command: Command) -> None:

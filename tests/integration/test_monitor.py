@@ -14,6 +14,7 @@ from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.training.run import main
 from tests.integration.conftest import SMALL
 from tests.integration.test_distributed import EQUAL_HALVES, TWO, command, run, utterances_of_one_length
+from tests.waiting import PATIENCE
 
 Train = Callable[..., Path]
 CONFIG = Path(__file__).parents[2] / "config"
@@ -89,8 +90,13 @@ def test_samples_can_be_switched_off(train: Train) -> None:
 
 
 @pytest.mark.slow
-def test_wandb_gets_the_numbers_without_a_network(train: Train) -> None:
+def test_wandb_gets_the_numbers_without_a_network(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
+    for name in (
+        "WANDB__SERVICE_WAIT",
+        "WANDB_INIT_TIMEOUT",
+    ):  # for the process that writes to start: 30 and 90 s
+        monkeypatch.setenv(name, str(PATIENCE))
     offline = "exp_manager.wandb_logger_kwargs={name: a, project: b, offline: true}"
     folder = train("exp_manager.create_wandb_logger=true", offline)
     wandb.teardown()  # what the end of a process does: it waits for the one that writes
@@ -134,9 +140,14 @@ from pathlib import Path
 import nest_ssl.data.dataset as dataset
 from nest_ssl.training.run import main
 load = dataset.AudioNoiseDataset.__getitem__
+loaded = time.monotonic()
 def slow(self, index):
-    time.sleep(0.3 if os.environ.get("LOCAL_RANK") == "1" else 0)
-    return load(self, index)
+    global loaded
+    if os.environ.get("LOCAL_RANK") == "1":
+        time.sleep(0.1 + 2 * (time.monotonic() - loaded))  # twice as long as the step, however long that takes
+    item = load(self, index)
+    loaded = time.monotonic()
+    return item
 dataset.AudioNoiseDataset.__getitem__ = slow
 sys.exit(main(sys.argv[2:], config_dir=Path(sys.argv[1])))
 """

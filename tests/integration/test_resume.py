@@ -24,6 +24,7 @@ from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.data.tar_plan import TarOptions
 from nest_ssl.data.tar_writer import make_tarred_sets
 from tests.integration.conftest import SMALL
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 # a validation, and with it a checkpoint, between two updates
@@ -77,7 +78,7 @@ def start(folder: Path, corpus: DummyCorpus, overrides: list[str]) -> subprocess
 
 
 def finish(process: subprocess.Popen[bytes], folder: Path) -> None:
-    assert process.wait(timeout=300) == 0, (folder / "log.txt").read_text()
+    assert process.wait(timeout=PATIENCE) == 0, (folder / "log.txt").read_text()
 
 
 def children(pid: int) -> list[int]:
@@ -106,10 +107,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_for_the_end_of(processes: list[int]) -> None:
-    deadline = time.monotonic() + 60
-    while any(map(is_alive, processes)):
-        assert time.monotonic() < deadline, "some processes outlive their run"
-        time.sleep(0.2)
+    wait_until(lambda: not any(map(is_alive, processes)), "for processes that outlive their run")
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
@@ -183,7 +181,7 @@ def test_a_run_killed_at_random_ends_with_the_same_bits(
         for pid in draw.sample(ranks, draw.randint(1, len(ranks))):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE)
         kills += 1
         wait_for_the_end_of(everyone)
     assert kills >= 1
@@ -220,7 +218,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
             finish(process, stopped)
             break
         os.killpg(process.pid, number)  # the loader processes hear it too, as they do from a terminal
-        code = process.wait(timeout=60)
+        code = process.wait(timeout=PATIENCE)
         said = log.read_bytes()[running:]
         if b"NeMo archive" in said and b"stopped by" not in said:  # the end came first
             break
@@ -247,7 +245,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_costs_no_checkpoint_that_was_there(corpus: DummyCorpus, tmp_path: Path, small_disk: Path) -> None:
     overrides = [f"exp_manager.exp_dir={small_disk}", "exp_manager.log_samples=false", "trainer.max_steps=12"]
     process = start(tmp_path / "run", corpus, overrides)
-    assert process.wait(timeout=120) == 1
+    assert process.wait(timeout=PATIENCE) == 1
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "No space left on device; training goes on, the newest is" in log
     assert log.rstrip().endswith("error: the end of the run could not be saved: [Errno 28] No space left on device")

@@ -24,6 +24,7 @@ from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from nest_ssl.training.run import main
 from tests.integration.conftest import SMALL
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 NEMO_CONFIG = ["--config-path", str(Path(__file__).parent / "data"), "--config-name", "nemo_nest_fast-conformer"]
@@ -75,7 +76,7 @@ def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> No
     folder = corpus.train_manifest.parents[2]
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, "trainer.max_steps=2", "trainer.val_check_interval=2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.isascii()
@@ -320,7 +321,7 @@ def test_two_processes_train_together(corpus: DummyCorpus, manifests: list[str],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,  # type: ignore
+        timeout=PATIENCE,  # type: ignore
     )
     assert done.returncode == 0, done.stderr
     assert "processes: 2" in done.stdout

@@ -96,12 +96,12 @@ def test_an_absurd_size_is_refused_by_its_key_before_anything_is_made(key: str, 
         node["preprocessor"]["pad_to"] = None
     if name == "sample_rate":
         node[part]["n_fft"] = None
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(
         ConfigError, match=rf"^model\.{key}: .* asks for a model of \S+ GB \(\S+ numbers\); this machine has"
     ) as caught:
         build_parts(node)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 5
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 200
 

@@ -32,11 +32,11 @@ def load(folder: Path, *overrides: str) -> Any:
 
 
 def refused(folder: Path, message: str, *overrides: str) -> None:
-    before, started = sorted(folder.rglob("*")), time.perf_counter()
+    before, started = sorted(folder.rglob("*")), time.process_time()
     with pytest.raises(ConfigError, match=message) as caught:
         load(folder, *overrides)
     assert "\n" not in str(caught.value)
-    assert time.perf_counter() - started < 60
+    assert time.process_time() - started < 60
     assert sorted(folder.rglob("*")) == before
 
 

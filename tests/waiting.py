@@ -1,0 +1,16 @@
+"""Limits that only a hang reaches, so that tests also pass on a machine whose cores are all busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 900.0  # seconds
+
+
+def wait_until(condition: Callable[[], object], what: str = "") -> None:
+    """Return as soon as the condition holds; fail after a time that no working program needs."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {PATIENCE:g} s {what}".rstrip()
+        time.sleep(0.01)
