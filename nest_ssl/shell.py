@@ -19,6 +19,14 @@ def as_typed(words: Sequence[str]) -> str:
     return " ".join(map(quoted, words))
 
 
+def over_lines(words: Sequence[str], indent: str = "  ") -> str:
+    """The same with a line for each argument, where the shell knows how to go on in the next line."""
+    if sys.platform == "win32":  # cmd.exe and PowerShell have different characters for it
+        return f"{indent}{as_typed(words)}"
+    program, *arguments = words
+    return indent + f" \\\n{indent}  ".join([as_typed([program]), *map(quoted, arguments)])
+
+
 def quoted(word: str) -> str:
     """One word of a command, in quotes where the shell needs them."""
     if sys.platform != "win32":

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "memory": set(),
     "environments": {"errors"},
     "targets": {"errors"},
-    "audio": {"errors", "regular_file"},
+    "audio": {"errors", "atomic", "regular_file"},
     "data": {"errors", "targets", "atomic", "regular_file", "shell", "audio"},
     "features": {"errors"},
     "modules": {"errors"},

@@ -10,28 +10,20 @@ if TYPE_CHECKING:
     from nest_ssl.data.check import Findings
 
 
-def found_so_far(findings: Findings) -> str:
+def found_so_far(findings: Findings, of: str = "lines") -> str:
     """A few words beside a bar."""
-    return f"{findings.lines:,} lines, {findings.kinds.total()} problems"
+    return f"{findings.lines:,} {of}, {findings.kinds.total()} problems"
 
 
 def summary(findings: Findings, clean: Sequence[Path], report: Path | None) -> Iterator[str]:
     """Lines for people."""
-    from nest_ssl.data.problems import KINDS
-
     rates = ", ".join(f"{rate} Hz ({count:,})" for rate, count in findings.sample_rates.most_common())
     yield f"checked {findings.lines:,} lines, {findings.seconds / 3600:.2f} hours of audio{rates and ': ' + rates}"
     if not findings.kinds:
         yield "no problems"
     else:
         yield f"{findings.faulty_lines:,} lines have problems:"
-    for kind in KINDS:
-        for number, example in enumerate(findings.examples.get(kind, ())):
-            label = f"{kind:<12}{findings.kinds[kind]:>9,}" if number == 0 else " " * 21
-            yield f"  {label}  {example.message}"
-        hidden = findings.kinds[kind] - len(findings.examples.get(kind, ()))
-        if hidden:
-            yield f"  {' ' * 21}  and {hidden:,} more"
+    yield from problem_lines(findings)
     if report is not None:
         yield f"all of them: {report}"
     elif findings.kinds:
@@ -44,3 +36,16 @@ def summary(findings: Findings, clean: Sequence[Path], report: Path | None) -> I
         )
     for path in clean:
         yield f"clean manifest: {path}"
+
+
+def problem_lines(findings: Findings) -> Iterator[str]:
+    """Every kind with how many there are, and a few of them."""
+    from nest_ssl.data.problems import KINDS
+
+    for kind in KINDS:
+        for number, example in enumerate(findings.examples.get(kind, ())):
+            label = f"{kind:<12}{findings.kinds[kind]:>9,}" if number == 0 else " " * 21
+            yield f"  {label}  {example.message}"
+        hidden = findings.kinds[kind] - len(findings.examples.get(kind, ()))
+        if hidden:
+            yield f"  {' ' * 21}  and {hidden:,} more"

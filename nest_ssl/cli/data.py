@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.manifest import manifest as make_manifest
+from nest_ssl.cli.manifest import split
 from nest_ssl.cli.stats import stats
 
 app = typer.Typer(help="Look after manifests and audio.", no_args_is_help=True)
@@ -97,6 +99,8 @@ def check(
     exit_with(run)
 
 
+app.command("manifest")(make_manifest)
+app.command()(split)
 app.command()(stats)
 
 

@@ -12,6 +12,12 @@ from nest_ssl.cli.exits import exit_with
 
 def stats(
     manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
+    val: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command and overlaps")
+    ] = None,
+    noise: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest, for the command to train with")
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="headers only: no loudness and silence")] = False,
     manifest_only: Annotated[
         bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
@@ -32,11 +38,12 @@ def stats(
     Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
     25 ms that are 40 dB or more below the loudest one. At full scale are samples of 32767/32768 and more.
 
-    Suggested limits and batches are lines to copy into the command line of nest-ssl train.
+    Suggested limits and batches are part of a complete command to copy. With --val it tells also which validation
+    utterances are among these; without, how to hold out a share.
 
     Exit code: 0 done, whatever was found, 2 failed.
 
-    Example: nest-ssl data stats train.json --by speaker --picture train.png
+    Example: nest-ssl data stats train.json --val val.json --noise noise.json --by speaker --picture train.png
     """
 
     def run() -> int:
@@ -66,7 +73,12 @@ def stats(
                 workers=workers or os.cpu_count() or 1,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
             )
-        found = summarize(manifests, depth, columns, findings, batch_size)
+        found = summarize(
+            *(manifests, depth, columns, findings, batch_size),
+            validation=val or (),
+            noise=noise or (),
+            channel_selector=channel(channel_selector),
+        )
         if picture is not None:
             draw(found, picture)
         if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
     from nest_ssl.data.stats import FieldStats, Histogram, Share, Sound, Spread, Stats
-    from nest_ssl.data.stats_advice import Advice, Limit
+    from nest_ssl.data.stats_advice import Limit
 
 WIDTH = 80
 _LABEL = 22
@@ -61,7 +60,7 @@ def report(stats: Stats, *, blocks: bool) -> Iterator[str]:
     if stats.advice is None:
         yield from ("", "nothing to suggest: the manifest gives no durations")
     else:
-        yield from _advice(stats.advice, stats.overrides)
+        yield from _advice(stats)
 
 
 def bars(histogram: Histogram, blocks: bool) -> Iterator[str]:
@@ -187,6 +186,13 @@ def _groups(stats: Stats) -> Iterator[str]:
 
 
 def _problems(stats: Stats) -> Iterator[str]:
+    from nest_ssl.data.overlap import without_overlap
+    from nest_ssl.shell import as_typed
+
+    if stats.overlap is not None:
+        yield ""
+        yield from wrap(str(stats.overlap), WIDTH, break_long_words=False, break_on_hyphens=False)
+        yield f"to leave them out: {without_overlap(stats.manifests, stats.validation)}"
     found = stats.problems
     yield ""
     if not found.kinds:
@@ -196,10 +202,15 @@ def _problems(stats: Stats) -> Iterator[str]:
     for kind, count in found.kinds.most_common():
         yield f"  {count:,} {kind}, such as"
         yield from wrap(found.examples[kind][0].message, WIDTH, **_INDENTED)
-    yield "to name and leave out all of them: nest-ssl data check --write-clean FILE"
+    command = ["nest-ssl data check", *stats.manifests, *stats.validation, "--write-clean", "clean/"]
+    yield f"to name and leave out all of them: {as_typed(command)}"
 
 
-def _advice(advice: Advice, overrides: Sequence[str]) -> Iterator[str]:
+def _advice(stats: Stats) -> Iterator[str]:
+    from nest_ssl.shell import as_typed, over_lines
+
+    advice = stats.advice
+    assert advice is not None
     yield from ("", "suggested", f"  min_duration {_limit(advice.min_duration)}")
     yield f"  max_duration {_limit(advice.max_duration)}"
     batches = advice.batches
@@ -211,9 +222,11 @@ def _advice(advice: Advice, overrides: Sequence[str]) -> Iterator[str]:
         by_duration = f"batches of {batches.batch_duration} s in {batches.num_buckets} buckets"
         yield f"  {by_duration}: {_share(batches.efficiency)} audio, the same memory on average"
         yield f"  batches in an epoch: {batches.batches:,} instead of {batches.random_batches:,}"
-    if overrides:
-        words = " \\\n    ".join(map(shlex.quote, overrides))
-        yield from ("", "to train so:", f"  nest-ssl train \\\n    {words}")
+    if stats.split_words:
+        yield from ("", "no validation set (--val); to hold out a share of this one:")
+        yield f"  {as_typed(stats.split_words)}"
+    if stats.train_words:
+        yield from ("", "to train so:", over_lines(stats.train_words))
     if batches is not None and batches.bins:
         bins = " ".join(f"{edge:g}" for edge in batches.bins)
         yield from ("", "where those buckets meet (s):", *wrap(bins, WIDTH, **_INDENTED))

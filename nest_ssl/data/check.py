@@ -19,9 +19,8 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from nest_ssl.atomic import atomic_write
 from nest_ssl.data.check_lines import Block, CheckedLine, Rules, check_block
-from nest_ssl.data.clean_manifests import write_clean
+from nest_ssl.data.clean_manifests import new_file, write_clean
 from nest_ssl.data.manifest import line_blocks
 from nest_ssl.data.overlap import Overlap, Parts, shared_audio
 from nest_ssl.data.paths import resolve_path
@@ -60,7 +59,7 @@ class Findings:
             "hours": self.seconds / 3600,
             "problems": dict(self.kinds),
             "sample_rates": {str(rate): count for rate, count in self.sample_rates.items()},
-            "examples": {kind: [_record(found) for found in some] for kind, some in self.examples.items()},
+            "examples": {kind: [record(found) for found in some] for kind, some in self.examples.items()},
             "shared": [dataclasses.asdict(overlap) for overlap in self.shared],
         }
 
@@ -109,8 +108,8 @@ def check_manifests(
     _refuse_to_overwrite(sources, [*clean, *([] if report is None else [report])])
     findings, total, done = Findings(), sum(source.size for source in sources), 0
     with contextlib.ExitStack() as stack:
-        listing = None if report is None else _open(report, stack)
-        cleaned = [_open(path, stack) for path in clean]
+        listing = None if report is None else stack.enter_context(new_file(report))
+        cleaned = [stack.enter_context(new_file(path)) for path in clean]
         for source, block, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
             for line in lines:
                 _take_note(line, source, findings, listing)
@@ -152,10 +151,11 @@ def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: 
 def _list_problem(found: Problem, findings: Findings, listing: IO[bytes] | None) -> None:
     findings.add(found)
     if listing is not None:
-        listing.write(json.dumps(_record(found)).encode() + b"\n")
+        listing.write(json.dumps(record(found)).encode() + b"\n")
 
 
-def _record(found: Problem) -> dict[str, Any]:
+def record(found: Problem) -> dict[str, Any]:
+    """A problem as a line of a report."""
     return {"kind": found.kind, "file": found.file, "line": found.line, "message": found.message}
 
 
@@ -243,11 +243,3 @@ def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) ->
             raise NestError(f"{target}: is a folder; give the name of a file to write")
     if len({target.absolute() for target in targets}) < len(targets):
         raise NestError(f"{targets[-1]}: cannot be both a clean manifest and the report; give two names")
-
-
-def _open(path: Path, stack: contextlib.ExitStack) -> IO[bytes]:
-    """A file that appears when all is done. It is opened at the start, not to fail after hours of work."""
-    try:
-        return stack.enter_context(stack.enter_context(atomic_write(path)).open("wb"))
-    except OSError as error:
-        raise NestError(f"{path}: cannot be written: {error.strerror or error}") from None

@@ -67,7 +67,7 @@ class ParsedLine(NamedTuple):
 
 
 @dataclass
-class _Audio:
+class CheckedAudio:
     """What is known of a line's audio, up to where reading it failed."""
 
     problems: list[Problem] = field(default_factory=list)
@@ -98,17 +98,13 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
         return CheckedLine(number, () if "bad_line" in rules.ignored else (parsed,))
     value, row = parsed
     entry = row.entry(manifest, number)
-    audio = _Audio()
-    try:
-        _check_audio(entry, rules, audio)
-    except AudioError as error:
-        audio.problems.append(broken(entry, error, "skipped"))
+    audio = check_entry(entry, rules)
     facts = None
     if rules.facts:
         facts = LineFacts(categories(value), not math.isnan(row.shard), audio.header, audio.loudness)
     return CheckedLine(
         number,
-        tuple(found for found in audio.problems if found.kind not in rules.ignored),
+        tuple(audio.problems),
         *_fingerprints(entry),
         entry.offset,
         row.duration,
@@ -118,7 +114,18 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
     )
 
 
-def _check_audio(entry: ManifestEntry, rules: Rules, audio: _Audio) -> None:
+def check_entry(entry: ManifestEntry, rules: Rules) -> CheckedAudio:
+    """Read an entry's audio, or its header, and tell what is wrong with it."""
+    audio = CheckedAudio()
+    try:
+        _check_audio(entry, rules, audio)
+    except AudioError as error:
+        audio.problems.append(broken(entry, error, "skipped"))
+    audio.problems = [found for found in audio.problems if found.kind not in rules.ignored]
+    return audio
+
+
+def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> None:
     """Add what is found to `audio`, which keeps it if an AudioError says that the audio cannot be used."""
     several = not isinstance(entry.audio_file, str)
     with AudioFile(file_name(entry)) as file:

@@ -6,11 +6,13 @@ import json
 import os
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
+from nest_ssl.atomic import atomic_write
 from nest_ssl.data.manifest import line_blocks, parse_json
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import NestError
@@ -53,6 +55,17 @@ def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes
         if lines and not lines[-1].endswith((b"\n", b"\r")):
             lines.append(b"\n")
         clean.writelines(lines if move is None else _moved(lines, *move))
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that appears when the block ends without an error."""
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(stack.enter_context(atomic_write(path)).open("wb"))
+        except OSError as error:
+            raise NestError(f"{path}: cannot be written: {error.strerror or error}") from None
+        yield file
 
 
 def _moved(lines: Sequence[bytes], old: str, new: str) -> Iterator[bytes]:

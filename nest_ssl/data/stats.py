@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +11,16 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.data.check import Findings
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.overlap import Overlap, find_overlap
+from nest_ssl.data.split import split_names
 from nest_ssl.data.stats_advice import Advice, advise
 from nest_ssl.data.stats_columns import Columns, Tally
 from nest_ssl.data.stats_reading import Depth
+from nest_ssl.data.train_command import split_words, train_words
+from nest_ssl.shell import as_typed
 
+_SPEAKER_FIELDS = ("speaker", "speaker_id", "spk", "spk_id", "client_id", "session", "recording")
 _PERCENTILES = (5, 50, 95, 99)
 _BINS = 20  # of a histogram at most, or one more
 _NICE_WIDTHS = (1.0, 2.0, 5.0, 10.0)
@@ -141,29 +146,58 @@ class Stats:
     groups: tuple[Group, ...]
     problems: Findings
     advice: Advice | None
+    validation: tuple[str, ...] = ()  # manifests
+    noise: tuple[str, ...] = ()
+    channel_selector: str | int | None = None
+    overlap: Overlap | None = None  # of the validation set with these manifests
 
     @property
-    def overrides(self) -> list[str]:
-        """What was advised, with these manifests to train on, in the words of `nest-ssl train`."""
-        if self.advice is None or not self.advice.overrides:
+    def split_words(self) -> list[str]:
+        """The command that holds out a share, where there is no validation set; by speaker if a field tells."""
+        if self.validation or self.advice is None or self.in_tar:
             return []
-        names = [_hydra_string(name) for name in self.manifests]
-        value = names[0] if len(names) == 1 else f"[{','.join(names)}]"
-        return [f"model.train_ds.manifest_filepath={value}", *self.advice.overrides]
+        groups = {field.name for field in self.fields if field.groups and (field.values or 0) > 1}
+        return split_words(self._once, next((name for name in _SPEAKER_FIELDS if name in groups), None))
+
+    @property
+    def _once(self) -> list[str]:
+        return list(dict.fromkeys(self.manifests))
+
+    @property
+    def train_words(self) -> list[str]:
+        """A command to train with what was advised; it takes the manifests that `split_words` makes, if any."""
+        if self.advice is None or not self.advice.overrides or self.in_tar:
+            return []
+        train, val = list(self.manifests), list(self.validation)
+        if self.split_words:
+            train, val = ([str(pair[side]) for pair in split_names(self._once)] for side in (0, 1))
+        return train_words(train, val, self.noise, self.advice.overrides, self.channel_selector)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
         found = self.problems.as_dict()
         values["problems"] = {name: found[name] for name in ("faulty_lines", "problems", "examples")}
-        values["overrides"] = self.overrides
+        values["overrides"] = self.train_words[1:]
+        values["commands"] = [as_typed(words) for words in (self.split_words, self.train_words) if words]
         return values
 
 
 def summarize(
-    manifests: Sequence[str], depth: Depth, columns: Columns, findings: Findings, batch_size: int = 8
+    manifests: Sequence[str],
+    depth: Depth,
+    columns: Columns,
+    findings: Findings,
+    batch_size: int = 8,
+    *,
+    validation: Sequence[str] = (),
+    noise: Sequence[str] = (),
+    channel_selector: str | int | None = None,
 ) -> Stats:
-    """The figures of what was read; `batch_size` is that of the random batches which advice compares with."""
+    """The figures of what was read; `batch_size` is that of the random batches which advice compares with.
+
+    `validation` and `noise` are manifests that a run would have beside these.
+    """
     seconds = np.asarray(columns.seconds)
     return Stats(
         manifests=tuple(manifests),
@@ -185,7 +219,18 @@ def summarize(
         groups=tuple(_groups(columns, seconds)),
         problems=findings,
         advice=advise(np.asarray(columns.said), batch_size, in_tar=columns.in_tar > 0),
+        validation=tuple(validation),
+        noise=tuple(noise),
+        channel_selector=channel_selector,
+        overlap=_overlap(manifests, validation),
     )
+
+
+def _overlap(manifests: Sequence[str], validation: Sequence[str]) -> Overlap | None:
+    if not validation:
+        return None
+    sides = (load_manifest(names, key="manifest", skip_bad_lines=True) for names in (manifests, validation))
+    return find_overlap(*([side] for side in sides))
 
 
 def _sound(columns: Columns) -> Sound | None:
@@ -245,14 +290,6 @@ def printable(text: str) -> str:
 def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
     return numbers[np.isfinite(numbers)]
-
-
-def _hydra_string(text: str) -> str:
-    """As Hydra's command line reads it: in quotes, unless it is plain."""
-    if re.fullmatch(r"[\w./+-]+", text, re.ASCII):
-        return text
-    escaped = re.sub(r'(\\*)"', r'\1\1\\"', text)
-    return f'"{escaped}"'
 
 
 def _nice_width(least: float) -> float:

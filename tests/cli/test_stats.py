@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,19 +81,56 @@ def test_a_report_fits_a_terminal(stats: Callable[..., Result], manifest: Path, 
     assert ("1 unreadable, such as" in done.stdout) == (depth != ["--manifest-only"])
 
 
+SMALL = [
+    *("model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"),
+    *("model.num_classes=32", "trainer.max_steps=1"),
+]
+
+
+def printed(report: str) -> list[list[str]]:
+    """The commands of a report as a shell would take them apart."""
+    text = report.replace("\\\n", "")
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("  nest-ssl ")]
+
+
 @pytest.mark.slow
-def test_the_suggested_command_trains(
-    run: Callable[..., Result], stats: Callable[..., Result], manifest: Path, corpus: DummyCorpus
+@pytest.mark.parametrize("channels", [[], ["--channel-selector", "average"]], ids=str)
+def test_the_suggested_command_trains_as_it_is_printed(
+    run: Callable[..., Result], stats: Callable[..., Result], manifest: Path, corpus: DummyCorpus, channels: list[str]
 ) -> None:
-    report = stats(manifest, "--batch-size", 4).stdout
-    command = report[report.index("nest-ssl train") : report.index("\n\nwhere those")]
-    program, train, *overrides = shlex.split(command.replace("\\\n", ""))
-    assert (program, train, len(overrides)) == ("nest-ssl", "train", 6)
-    small = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
-    others = [f"model.validation_ds.manifest_filepath={corpus.val_manifest}"]
-    others += [f"model.{node}.noise_manifest={corpus.noise_manifest}" for node in ("train_ds", "validation_ds")]
-    done = run("train", "--config-name", "nest_tiny", *small, *others, *overrides, "trainer.max_steps=2")
+    val = manifest.with_name("val & more.json")
+    shutil.copytree(corpus.val_manifest.parent, manifest.parent / "corpus")
+    val.write_text(corpus.val_manifest.read_text().replace('filepath": "', 'filepath": "corpus/'))
+    noise = manifest.parent / "corpus" / corpus.noise_manifest.name
+    report = stats(manifest, "--val", val, "--noise", noise, "--batch-size", 4, *channels).stdout
+    ((program, *words),) = printed(report)
+    assert program == "nest-ssl"
+    done = run(*words, "--config-name", "nest_tiny", *SMALL)
     assert done.exit_code == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_without_a_validation_set_the_printed_commands_hold_one_out_and_train(
+    run: Callable[..., Result], stats: Callable[..., Result], manifest: Path
+) -> None:
+    split, train = printed(stats(manifest, "--batch-size", 4).stdout)
+    assert split[-2:] == ["--group-by", "speaker"]
+    done = run(*split[1:])
+    assert done.exit_code == 0, done.stderr
+    (trains,) = printed(done.stdout)
+    for words in (train, trains):
+        done = run(*words[1:], "--config-name", "nest_tiny", *SMALL)
+        assert done.exit_code == 0, done.stderr
+
+
+def test_validation_utterances_that_are_trained_on_are_told(stats: Callable[..., Result], manifest: Path) -> None:
+    val = manifest.with_name("val.json")
+    val.write_bytes(b"".join([*manifest.read_bytes().splitlines(keepends=True)[:3], b"no line\n"]))
+    for depth in ([], ["--quick"], ["--manifest-only"]):
+        report = " ".join(stats(manifest, "--val", val, *depth).stdout.split())
+        assert "3 of 3 validation utterances are also trained on" in report
+    found = json.loads(stats(manifest, "--val", val, "--manifest-only", "--json").stdout)["overlap"]
+    assert (found["lines"], found["of"]) == (3, 3)
 
 
 def test_json_holds_everything_and_nothing_else_is_printed(stats: Callable[..., Result], manifest: Path) -> None:

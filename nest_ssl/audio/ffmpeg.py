@@ -1,0 +1,57 @@
+"""What libsndfile does not read (m4a, webm, ...), converted to FLAC by an installed ffmpeg.
+
+The file may be hostile: ffmpeg gets a list of arguments and no shell, may open nothing but this one file by the `file`
+protocol, only containers that name no other files, and has limits of time and length.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from nest_ssl.atomic import atomic_write
+from nest_ssl.errors import AudioError, one_line
+
+RATE = 16000  # Hz
+_MOST_SECONDS_OF_WORK = 1800
+_MOST_SECONDS_OF_AUDIO = 24 * 3600
+# Playlists (hls, concat, sdp) are not among them: they would open what they name.
+_CONTAINERS = (
+    *("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "ogg", "mp3", "aac", "asf", "amr", "wav", "w64"),
+    *("flac", "aiff", "au", "ac3", "eac3", "wv", "ape", "tta", "dsf", "nistsphere"),
+    "caf",  # codespell:ignore caf
+)
+
+
+def find_ffmpeg() -> str | None:
+    """The program, or None where it is not installed."""
+    return shutil.which("ffmpeg")
+
+
+def convert(source: Path, target: Path, program: str) -> None:
+    """Write the first audio stream of a file as 16 kHz FLAC with its channels; an AudioError says why not."""
+    with atomic_write(target) as temporary:
+        command = [
+            *(program, "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-threads", "1"),
+            *("-protocol_whitelist", "file", "-format_whitelist", ",".join(_CONTAINERS)),
+            *("-i", f"file:{source.absolute()}", "-map", "0:a:0", "-vn", "-sn", "-dn", "-map_metadata", "-1"),
+            *("-t", str(_MOST_SECONDS_OF_AUDIO), "-ar", str(RATE), "-sample_fmt", "s16"),
+            *("-f", "flac", "-y", f"file:{temporary.absolute()}"),
+        ]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=_MOST_SECONDS_OF_WORK,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise AudioError(f"{source}: ffmpeg needs more than {_MOST_SECONDS_OF_WORK} s for it") from None
+        except OSError as error:
+            raise AudioError(f"{source}: ffmpeg cannot be run: {one_line(error.strerror or error)}") from None
+        if done.returncode or done.stderr:
+            said = done.stderr.decode("utf-8", "replace").replace(f"file:{source.absolute()}: ", "").splitlines()
+            raise AudioError(f"{source}: ffmpeg cannot read it: {one_line(said[-1] if said else done.returncode)}")
