@@ -14,12 +14,15 @@ from pathlib import Path
 import numpy as np
 from numpy.random import RandomState
 
+from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
 
 log = logging.getLogger(__name__)
 
 SHORTEST, LONGEST = 1.0, 12.0  # seconds of an utterance
 VOICES = 8
+FOLDER = "dummy_ssl"
+SPLITS = ("train", "val", "noise")
 MARKER = "corpus.json"  # written last: a corpus with the right one is complete
 
 
@@ -98,6 +101,13 @@ def make_dummy_corpus(
     _write(folder / MARKER, json.dumps(asdict(recipe)).encode())
     log.info("%s: made %d + %d utterances and %d noises", folder, train, val, noise)
     return corpus
+
+
+def is_generated(manifest: str) -> bool:
+    """Whether this path names a manifest of the dummy corpus, wherever that is, and whether it was made or not."""
+    path = Path(resolve_path(manifest))
+    names = [f"{split}_manifest.json" for split in SPLITS]
+    return path.name in names and (path.parent.name == FOLDER or (path.parent / MARKER).is_file())
 
 
 def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bool:

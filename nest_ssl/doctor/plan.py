@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.manifest import Manifest, manifests_in
+from nest_ssl.data.sources import sources
 from nest_ssl.doctor.facts import Facts
 from nest_ssl.doctor.finding import Finding
 from nest_ssl.errors import ConfigError, NestError
@@ -23,6 +24,7 @@ from nest_ssl.models.size import check_size, part_bytes
 from nest_ssl.training.experiment import DEFAULT_FOLDER, plan_experiment
 from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, adjust, apply, device_count
 from nest_ssl.training.settings import CheckpointSettings
+from nest_ssl.training.start_checks import check_model
 
 _DUMMY = "data/dummy_ssl"
 _MOST_FILES = 64  # of a manifest, to look at
@@ -91,8 +93,9 @@ def make_plan(cfg: DictConfig, facts: Facts) -> Plan:
         check_size(settings, "model", facts.memory, "this machine has")
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
+        list(check_model(cfg, ()))
     loader = _open(settings, "train_ds", problems)
-    if settings.get("validation_ds"):
+    if sources(settings.get("validation_ds")):
         _open(settings, "validation_ds", problems)
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)

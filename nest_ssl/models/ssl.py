@@ -20,6 +20,7 @@ from nest_ssl.data import AudioNoiseBatch, build_dataloader
 from nest_ssl.data.lhotse_data import seed_as_nemo_does
 from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.data.resumable import ResumableLoader
+from nest_ssl.data.sources import sources
 from nest_ssl.errors import ConfigError
 from nest_ssl.models.accumulation import gradients_of_all_processes, own_gradients, put_back
 from nest_ssl.models.parts import MODEL_DEFAULTS, build_parts
@@ -308,7 +309,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         """Lightning's hook, in every process once its rank is known: make the data loaders."""
         if stage == "fit":
             self.setup_training_data(self._dataset("train_ds"))
-        if stage in ("fit", "validate") and self.settings.get("validation_ds"):
+        if stage in ("fit", "validate") and sources(self.settings.get("validation_ds")):
             self.setup_validation_data(self._dataset("validation_ds"))
 
     def setup_training_data(self, config: Mapping[str, Any]) -> None:

@@ -167,7 +167,7 @@ class RunCheckpoint(ModelCheckpoint):
         if self.monitor is None or self.monitor in monitor_candidates:
             with self._keeping_books(trainer):
                 super()._save_topk_checkpoint(trainer, monitor_candidates)
-        else:
+        elif sum(trainer.num_val_batches):  # or the run has said already that there is no validation
             _log.warning("there is no %s yet, so no best checkpoint at step %d", self.monitor, trainer.global_step)
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:

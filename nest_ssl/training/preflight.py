@@ -1,9 +1,9 @@
 """What would spoil a run, found before its first step and before anything is written.
 
 A check is a small function: it raises ConfigError to refuse the run, or yields warnings of one line each. Those of
-`CONFIGURATION_CHECKS` see the complete configuration, before the model is built; those of `DATA_CHECKS` also see the
-data loaders, in every process, before the run's folder is made. They must cost next to nothing: a manifest of a
-million lines is ready in two seconds.
+`CONFIGURATION_CHECKS` see the complete configuration and the command, before the model is built; those of
+`DATA_CHECKS` see the data loaders, in every process, before the run's folder is made. They must cost next to nothing:
+a manifest of a million lines is ready in two seconds.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
 from nest_ssl.training.data_warnings import check_overlap
-from nest_ssl.training.start_checks import check_model
+from nest_ssl.training.start_checks import check_generated_data, check_model, check_validation
 
 _log = logging.getLogger(__name__)
-ConfigurationCheck = Callable[[DictConfig], Iterable[str]]
+ConfigurationCheck = Callable[[DictConfig, Sequence[str]], Iterable[str]]
 DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
 
-CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (check_model,)
+CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (check_model, check_generated_data, check_validation)
 DATA_CHECKS: Sequence[DataCheck] = (check_overlap,)
 
 
-def check_configuration(cfg: DictConfig) -> None:
-    """Refuse a configuration whose run would be spoiled, and warn of what may spoil it."""
-    _warn([line for check in CONFIGURATION_CHECKS for line in check(cfg)])
+def check_configuration(cfg: DictConfig, command: Sequence[str]) -> None:
+    """Refuse a configuration whose run would be spoiled, and warn of what may spoil it; `command` is what was typed."""
+    _warn([line for check in CONFIGURATION_CHECKS for line in check(cfg, command)])
 
 
 class DataPreflight(Callback):

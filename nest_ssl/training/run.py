@@ -82,7 +82,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
     machine = Machine.here()
     adjustments = fit_to_machine(cfg, machine)
-    check_configuration(cfg)
+    check_configuration(cfg, command)
     experiment = _experiment(cfg, adjustments)
     _seed(cfg.get("seed"))
     clock = _Clock()

@@ -37,14 +37,14 @@ def test_a_warning_that_two_checks_agree_on_is_said_once(
 ) -> None:
     monkeypatch.setattr(preflight, "CONFIGURATION_CHECKS", [_warns, _warns])
     with caplog.at_level(logging.WARNING, "nest_ssl"):
-        check_configuration(OmegaConf.create())
+        check_configuration(OmegaConf.create(), [])
     assert [record.getMessage() for record in caplog.records] == ["the data is odd"]
 
 
 def test_only_the_first_process_warns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "CONFIGURATION_CHECKS", [_warns])
     monkeypatch.setattr(preflight.rank_zero_only, "rank", 1)
-    check_configuration(OmegaConf.create())
+    check_configuration(OmegaConf.create(), [])
     assert not caplog.records
 
 
@@ -93,4 +93,4 @@ def test_what_nemo_trains_is_accepted(name: str) -> None:
         node, _, key = removed.rpartition(".")
         del OmegaConf.select(cfg, node)[key]
     OmegaConf.resolve(cfg)
-    assert list(check_model(cfg)) == []
+    assert list(check_model(cfg, [])) == []
