@@ -134,6 +134,22 @@ def test_the_commands_of_the_guides_train(
     assert last_checkpoint(tmp_path)["global_step"] >= 1
 
 
+def test_the_file_for_small_data_trains_validates_and_resumes(
+    train: Callable[..., int], manifests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Shrunk by SMALL; batches by seconds, and validation counted across epochs of two steps, stay as in the file."""
+    arguments = ["--config-name=nest_small_data", *manifests, "trainer.val_check_interval=3"]
+    for steps in (3, 6):
+        assert train(*arguments, f"trainer.max_steps={steps}") == 0
+        told = capsys.readouterr()
+        assert told.err == ""
+        assert "batches an epoch of at most 40 s" in told.out
+        checkpoints = tmp_path / "nest_experiments" / "NEST-small-data" / "checkpoints"
+        (last,) = checkpoints.glob("*-last.ckpt")
+        assert load_lightning_checkpoint(last)["global_step"] == steps
+        assert f"-step={steps}-" in last.name
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_one_clear_line(
     train: Callable[..., int], manifests: list[str], capsys: pytest.CaptureFixture

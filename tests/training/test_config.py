@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,37 @@ def test_the_ddp_example_uses_ddp_and_synchronised_batch_norm() -> None:
     assert cfg.trainer.strategy == "ddp"
     assert cfg.trainer.sync_batchnorm is True
     assert cfg.model.train_ds.num_workers > 0
+
+
+def test_the_file_for_small_data_is_small_and_short() -> None:
+    cfg = load(name="nest_small_data")
+    small = load("+size=small").model.encoder
+    assert {key: cfg.model.encoder[key] for key in small if not key.startswith("dropout")} == {
+        key: value for key, value in small.items() if not key.startswith("dropout")
+    }
+    assert cfg.model.numerics == "fast"
+    assert cfg.model.optim.sched.warmup_steps * 10 < cfg.trainer.max_steps <= 10_000
+    assert cfg.trainer.max_steps % cfg.trainer.val_check_interval == 0  # the last step is validated
+    assert cfg.exp_manager.resume_if_exists is True
+    train_ds, validation_ds = cfg.model.train_ds, cfg.model.validation_ds
+    assert train_ds.batch_size is None
+    assert train_ds.batch_duration >= train_ds.max_duration == validation_ds.max_duration
+    assert train_ds.batch_augmentor == validation_ds.batch_augmentor
+
+
+def test_a_size_replaces_that_of_the_file_for_small_data() -> None:
+    small, medium = load(name="nest_small_data"), load("+size=medium", name="nest_small_data")
+    assert medium.model.encoder.d_model == medium.model.optim.sched.d_model == 256
+    assert medium.model.optim.weight_decay == 1e-3
+    assert medium.model.masking == small.model.masking
+    assert medium.trainer == small.trainer
+
+
+def test_every_value_for_small_data_says_why() -> None:
+    lines = (CONFIG / "nest_small_data.yaml").read_text(encoding="utf-8").splitlines()
+    values = [line for line in lines if re.match(r" +\w+: *[^ #]", line)]
+    assert len(values) > 20
+    assert [line for line in values if " # " not in line] == []
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in CONFIG.glob("*.yaml")))
