@@ -43,7 +43,7 @@ VENV = ROOT / ".venv"
 CONSTRAINTS = ROOT / "constraints.txt"
 DATA = ROOT / "data" / "dummy_ssl"
 MANIFESTS = ("train_manifest.json", "val_manifest.json", "noise_manifest.json")
-STAMP = "installed.json"  # in an environment: what was installed into it
+STAMP, LOG = "installed.json", "install.log"  # in an environment: what was installed into it, what pip said
 NEEDED_SPACE = 3 * GIGABYTE
 
 USAGE = """usage: python start.py [task] [arguments]
@@ -99,15 +99,23 @@ def project_python(*extras: str) -> Path:
     if stamp.inputs == inputs and set(extras) <= set(stamp.extras) and python.exists():
         return python
     if (VENV / UNFINISHED).exists() or not has_pip(python):
+        refuse_foreign_environment()
         make_environment(VENV, NEEDED_SPACE)
     wanted = sorted({*extras, *stamp.extras})
     (VENV / STAMP).unlink(missing_ok=True)
     package = f".[{','.join(wanted)}]" if wanted else "."
     arguments = ["-c", str(CONSTRAINTS), "-e", package]
-    pip_install(python, arguments, VENV / "install.log", "nest_ssl", "about 2 minutes", folder=ROOT)
+    pip_install(python, arguments, VENV / LOG, "nest_ssl", "about 2 minutes", folder=ROOT)
     Stamp(inputs, wanted).write(VENV)
     (VENV / UNFINISHED).unlink(missing_ok=True)
     return python
+
+
+def refuse_foreign_environment() -> None:
+    """Raise an error if .venv is somebody's own and cannot be used, rather than remove it."""
+    ours = any((VENV / name).exists() for name in (UNFINISHED, STAMP, LOG))
+    if not ours and VENV.exists() and any(VENV.iterdir()):
+        raise SetupError(f"{VENV} was not made by start.py and has no pip: move it, or install pip into it")
 
 
 def run(python: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> int:

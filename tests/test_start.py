@@ -117,6 +117,15 @@ def test_an_environment_of_the_users_own_is_used_as_it_is(project: Path) -> None
     assert mine.exists()
 
 
+def test_an_environment_of_the_users_own_that_has_no_pip_is_not_removed(project: Path) -> None:
+    mine = project / ".venv" / "pyvenv.cfg"
+    mine.parent.mkdir()
+    mine.write_text("uv = 0.8")
+    with pytest.raises(start.SetupError, match=r"was not made by start\.py and has no pip: move it, or install pip"):
+        start.project_python()
+    assert list(mine.parent.iterdir()) == [mine]
+
+
 @pytest.fixture
 def cache(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, and no NeMo of the user's own."""

@@ -33,7 +33,9 @@ from nest_ssl.training.platform import Machine, fit_to_machine
 _log = logging.getLogger(__name__)
 _NEMO_SIDE = Path(__file__).with_name("nemo_side.py")
 _DATASETS = ("train_ds", "validation_ds")
-_OWN_FILES = ("config.yaml", "nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison.json", "dummy_ssl")
+_CONFIG = "config.yaml"
+_MARK = "# made by nest-ssl align, which may replace everything that it wrote into this folder\n"
+_OWN_FILES = ("nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison.json", "dummy_ssl")
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,10 @@ def _prepare(request: Request) -> None:
     cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
     _clear(request.output)
     fit_to_machine(cfg, Machine.here())
-    _settle_manifests(cfg, request.output)
     request.output.mkdir(parents=True, exist_ok=True)
-    (request.output / "config.yaml").write_text(OmegaConf.to_yaml(cfg), encoding="utf-8")
+    (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # before anything else: all of this is ours
+    _settle_manifests(cfg, request.output)
+    (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
 
 
 def _steps_to_record(request: Request) -> list[int]:
@@ -91,11 +94,20 @@ def _steps_to_record(request: Request) -> list[int]:
 
 def _clear(output: Path) -> None:
     """An earlier alignment gives way to the new one; a folder of anything else is not touched."""
-    if output.is_dir() and any(output.iterdir()) and not (output / "config.yaml").is_file():
+    if output.is_dir() and any(output.iterdir()) and not _is_alignment(output):
         raise NestError(f"{output}: holds other files; give a new folder with --output")
     for name in _OWN_FILES:
         path = output / name
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_alignment(output: Path) -> bool:
+    """Whether this command made the folder: anybody's project may have a `config.yaml` and a folder `nemo`."""
+    try:
+        with (output / _CONFIG).open(encoding="utf-8") as file:
+            return file.readline() == _MARK
+    except (OSError, ValueError):
+        return False
 
 
 def _settle_manifests(cfg: DictConfig, output: Path) -> None:

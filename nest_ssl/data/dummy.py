@@ -16,6 +16,7 @@ from numpy.random import RandomState
 
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
+from nest_ssl.errors import NestError
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,9 @@ def make_dummy_corpus(
     if not force and _is_complete(folder, recipe, manifests):
         log.info("%s is complete already", folder)
         return corpus
+    for split, manifest in manifests.items():
+        if manifest.exists() and not _is_ours(manifest, split):
+            raise NestError(f"{manifest}: is not one of dummy data, which would replace it; give another folder")
     (folder / MARKER).unlink(missing_ok=True)
     done, total = 0, sum(counts.values())
     for split, count in counts.items():
@@ -120,6 +124,15 @@ def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bo
         return all((folder / entry["audio_filepath"]).is_file() for entry in entries)
     except (OSError, ValueError, KeyError, TypeError):
         return False
+
+
+def _is_ours(manifest: Path, split: str) -> bool:
+    """Whether a manifest names nothing but audio that is made here."""
+    try:
+        names = [json.loads(line)["audio_filepath"] for line in manifest.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return all(name == f"{split}/{split}_{index:04d}.wav" for index, name in enumerate(names))
 
 
 def _write_wav(path: Path, samples: np.ndarray) -> None:

@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from nest_ssl.atomic import atomic_write
 from nest_ssl.data.processes import in_processes
 from nest_ssl.data.tar_audio import decode, pack
-from nest_ssl.data.tar_members import audio_members, open_shard, read_member
+from nest_ssl.data.tar_members import audio_members, file_id, open_shard, read_member
 from nest_ssl.data.tar_plan import Part, Shard, TarOptions, Utterance, in_buckets, plan_shards, read_utterances
 from nest_ssl.errors import AudioError, NestError, ShardError
 
@@ -94,6 +94,8 @@ def _ensure(shard: Shard) -> bool:
     """Make a shard, unless an earlier run has."""
     if _is_there(shard):
         return True
+    if shard.tar.exists() and not _is_ours(shard):
+        raise NestError(f"{shard.tar}: is not of the set that is being made; give a new folder, or remove that file")
     with atomic_write(shard.tar) as temporary:
         with tarfile.open(temporary, "w") as tar:
             rows = [_add(tar, part) for part in shard.parts]
@@ -128,6 +130,18 @@ def _is_there(shard: Shard) -> bool:
     except (OSError, ValueError, NestError):
         return False
     return True
+
+
+def _is_ours(shard: Shard) -> bool:
+    """Whether an earlier run made a tar file, damaged or not: it has a manifest or, written earlier, its members."""
+    if shard.manifest.is_file():
+        return True
+    try:
+        with open_shard(str(shard.tar)) as file:
+            members = [file_id(member.name) for member in audio_members(str(shard.tar), file)]
+    except (OSError, NestError):
+        return False
+    return members == [part.name for part in shard.parts]
 
 
 def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from nest_ssl.report.preset import ABSENT, Change, changes
 from nest_ssl.report.run import Run
 from nest_ssl.report.texts import moment, span, words
 from nest_ssl.training.platform import Adjustment
+from nest_ssl.training.run_files import FILES
 
 _MOST_CHANGES = 3  # keys that one row of the starts names
 _MOST_NAMES = 5  # of kept batches
@@ -106,7 +107,7 @@ def environment_section(run: Run) -> str:
         return _section("environment", f"<p>{words('no_environment')}</p>")
     rows = f'<tr><th scope="row">{words("folder")}</th><td>{code(run.folder.resolve())}</td></tr>'
     for name, value in run.environment.items():
-        if name == ADJUSTED:  # told with the configuration
+        if name in (ADJUSTED, FILES):  # the one is told with the configuration, the other is for the run itself
             continue
         shown = code(" ".join(map(str, value))) if isinstance(value, list) else escaped(value)
         rows += f'<tr><th scope="row">{code(name)}</th><td>{shown}</td></tr>'

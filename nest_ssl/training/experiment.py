@@ -28,7 +28,17 @@ from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_co
 from nest_ssl.training.checkpoints import RunCheckpoint
 from nest_ssl.training.nonfinite import NonFiniteSteps
 from nest_ssl.training.platform import Adjustment
-from nest_ssl.training.problem_report import PROBLEM_REPORT, ProblemReport
+from nest_ssl.training.problem_report import ProblemReport
+from nest_ssl.training.run_files import (
+    CONFIG,
+    ENVIRONMENT,
+    FILES,
+    TENSORBOARD_SETTINGS,
+    files_to_copy,
+    next_number,
+    refuse_foreign_files,
+    set_earlier_files_aside,
+)
 from nest_ssl.training.samples import ValidationSamples
 from nest_ssl.training.settings import ExperimentSettings, read_settings
 from nest_ssl.training.timing import RunTimer, StepTiming
@@ -113,15 +123,20 @@ class ExperimentFolder(Callback):
 
     def _write(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        _set_earlier_files_aside(folder)
-        contents = {
-            "config.yaml": OmegaConf.to_yaml(self.cfg),
-            "environment.json": json.dumps(_environment(self.experiment.adjustments), indent=2) + "\n",
+        copies = files_to_copy(self.experiment.settings.files_to_copy, folder)
+        files = [CONFIG, ENVIRONMENT, *copies]
+        set_earlier_files_aside(folder, files)
+        if self.experiment.settings.create_tensorboard_logger and not (folder / TENSORBOARD_SETTINGS).exists():
+            files.append(TENSORBOARD_SETTINGS)
+        environment = {**_environment(self.experiment.adjustments), FILES: files}
+        contents = {  # in this order: the record of what the run writes comes before it
+            ENVIRONMENT: json.dumps(environment, indent=2) + "\n",
+            CONFIG: OmegaConf.to_yaml(self.cfg),
         }
         for name, content in contents.items():
             with atomic_write(folder / name) as temporary:
                 temporary.write_text(content, encoding="utf-8")
-        for path in self.experiment.settings.files_to_copy:
+        for path in copies.values():
             shutil.copy(path, folder)
 
 
@@ -133,6 +148,7 @@ def plan_experiment(
     _check(settings, trainer)
     name = settings.name or "default"
     folder = _run_folder(settings, name)
+    refuse_foreign_files(folder, [CONFIG, ENVIRONMENT, *files_to_copy(settings.files_to_copy, folder)])
     dirpath = settings.checkpoint_callback_params.dirpath
     checkpoints = Path(dirpath) if dirpath else folder / "checkpoints"
     return Experiment(settings, folder, name, _checkpoint_to_resume(settings, checkpoints), adjustments)
@@ -148,9 +164,6 @@ def _check(settings: ExperimentSettings, trainer: Mapping[str, Any]) -> None:
         )
     if "log_dir" in settings.summary_writer_kwargs:
         raise ConfigError("exp_manager.summary_writer_kwargs.log_dir: set exp_manager.exp_dir instead")
-    for path in settings.files_to_copy:
-        if not Path(path).is_file():
-            raise ConfigError(f"exp_manager.files_to_copy: {path!r} is not a file")
     if settings.create_wandb_logger:
         if not settings.wandb_logger_kwargs.get("name") or not settings.wandb_logger_kwargs.get("project"):
             raise ConfigError("exp_manager.wandb_logger_kwargs: set its name and its project")
@@ -171,7 +184,7 @@ def _run_folder(settings: ExperimentSettings, name: str) -> Path:
         return base
     if settings.use_datetime_version:
         return base / time.strftime("%Y-%m-%d_%H-%M-%S")
-    return base / f"version_{_next_number(base, 'version_')}"
+    return base / f"version_{next_number(base, 'version_')}"
 
 
 def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Path | None:
@@ -218,26 +231,6 @@ def _mlflow_logger(arguments: Mapping[str, Any], folder: Path, name: str) -> Log
 def _given(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Without null, which is NeMo's way to say nothing."""
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def _set_earlier_files_aside(folder: Path) -> None:
-    """What an earlier start of the same run wrote moves to `run_N`, as in NeMo.
-
-    What goes on stays: the event files of TensorBoard, and the reports of audio, which other processes may hold.
-    """
-    stays = ("events.out.tfevents", PROBLEM_REPORT)
-    files = [path for path in folder.iterdir() if path.is_file() and not path.name.startswith(stays)]
-    if files:
-        aside = folder / f"run_{_next_number(folder, 'run_')}"
-        aside.mkdir()
-        for path in files:
-            path.replace(aside / path.name)
-
-
-def _next_number(folder: Path, prefix: str) -> int:
-    """After the highest one taken: an earlier one may have been removed."""
-    taken = [path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*")]
-    return max((int(number) for number in taken if number.isdecimal()), default=-1) + 1
 
 
 def _environment(adjustments: Sequence[Adjustment]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ _MOST_UTTERANCES = 2
 _MOST_SECONDS = 15
 _WITH_PICTURES = (TensorBoardLogger, WandbLogger, MLFlowLogger)
 _NEWEST_KEPT = 3  # and the first of all
+_OWN_NAME = re.compile(r"step-\d{9,}\.npz")
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ def write_samples(folder: Path, samples: list[Sample], rate: int, step: int) -> 
     path = folder / f"step-{step:09d}.npz"
     with atomic_write(path) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, sample_rate=rate, step=step, **arrays)
-    for old in sorted(folder.glob("step-*.npz"))[1:-_NEWEST_KEPT]:
+    for old in sorted(path for path in folder.iterdir() if _OWN_NAME.fullmatch(path.name))[1:-_NEWEST_KEPT]:
         old.unlink()
     return path
 

@@ -123,6 +123,27 @@ def test_a_folder_of_other_things_is_not_touched(run: Callable[..., Result], tmp
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_project_with_a_configuration_of_its_own_is_not_an_earlier_alignment(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text("seed: 1")
+    (tmp_path / "nemo").mkdir()
+    (tmp_path / "nemo" / "clone.py").write_text("years of work")
+    done = run("align", "--nemo-python", sys.executable, "--output", ".")
+    assert done.exit_code == 2
+    assert "holds other files; give a new folder with --output" in done.stderr
+    assert (tmp_path / "nemo" / "clone.py").read_text() == "years of work"
+
+
+def test_an_earlier_alignment_gives_way(run: Callable[..., Result], tmp_path: Path) -> None:
+    for _ in range(2):
+        done = run("align", "--nemo-python", sys.executable)
+        assert "NeMo failed: ModuleNotFoundError: No module named 'nemo'" in done.stderr
+        (tmp_path / "alignment" / "report.html").write_text("of before")
+    run("align", "--nemo-python", sys.executable)
+    assert not (tmp_path / "alignment" / "report.html").exists()
+
+
 def test_the_installed_command_is_this_one() -> None:
     (command,) = entry_points(group="console_scripts", name="nest-ssl")
     assert command.load() is main

@@ -11,6 +11,7 @@ import soundfile
 
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.data.manifest import load_manifest
+from nest_ssl.errors import NestError
 
 SMALL = {"train": 2, "val": 1, "noise": 1}
 
@@ -63,6 +64,15 @@ def test_what_is_missing_or_half_made_is_made_again(tmp_path: Path) -> None:
         (tmp_path / name).unlink()
         make_dummy_corpus(tmp_path, **SMALL)
         assert digest(tmp_path) == complete
+
+
+def test_a_manifest_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
+    mine = tmp_path / "val_manifest.json"
+    mine.write_text('{"audio_filepath": "val/meeting.wav", "duration": 3.5}\n')
+    for force in (False, True):
+        with pytest.raises(NestError, match=r"val_manifest\.json: is not one of dummy data.*give another folder"):
+            make_dummy_corpus(tmp_path, **SMALL, force=force)
+    assert list(tmp_path.iterdir()) == [mine]
 
 
 def test_an_interrupted_run_leaves_no_marker(tmp_path: Path) -> None:

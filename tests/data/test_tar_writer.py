@@ -188,6 +188,21 @@ def test_another_set_is_not_written_over(corpus: DummyCorpus, tmp_path: Path, ch
     assert contents(tmp_path) == before
 
 
+def test_a_tar_file_of_somebody_elses_is_not_written_over(corpus: DummyCorpus, tmp_path: Path) -> None:
+    (tmp_path / "audio_0.tar").write_bytes(b"mine")
+    with pytest.raises(NestError, match=r"audio_0\.tar: is not of the set that is being made; give a new folder"):
+        make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
+    assert contents(tmp_path) == {"audio_0.tar": b"mine"}
+
+
+def test_a_shard_whose_manifest_was_not_written_any_more_is_made_again(corpus: DummyCorpus, tmp_path: Path) -> None:
+    make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
+    before = contents(tmp_path)
+    (tmp_path / "sharded_manifests" / "manifest_1.json").unlink()
+    make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
+    assert contents(tmp_path) == before
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_audio_that_cannot_be_read_is_named_with_its_line(
     tmp_path: Path, write_audio: Callable, write_manifest: Callable, workers: int

@@ -71,6 +71,13 @@ def test_the_first_file_and_the_newest_three_stay(tmp_path: Path) -> None:
         assert file["clean_0"].dtype == file["features_0"].dtype == np.float16
 
 
+def test_files_with_other_names_are_somebody_elses(tmp_path: Path) -> None:
+    for name in ("step-a.npz", "step-b.npz", "step-c.npz", "step-d.npz", "step-1.npz"):
+        (tmp_path / name).write_bytes(b"mine")
+    write_samples(tmp_path, samples_of("exact"), RATE, 10)
+    assert len(list(tmp_path.iterdir())) == 6
+
+
 def test_a_picture_is_grey_where_the_model_saw_nothing() -> None:
     for sample in samples_of("exact", "model.num_books=2"):
         pixels = picture(sample, RATE)

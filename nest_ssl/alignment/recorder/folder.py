@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -60,5 +61,6 @@ def empty_recording(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) and not (folder / "metadata.pkl").is_file():
         raise RecordingError(f"output_dir: {folder} holds other files; give a new folder")
-    for old in (*folder.glob("step_*"), *folder.glob(".step_*.partial")):
-        shutil.rmtree(old)
+    for old in folder.iterdir():
+        if re.fullmatch(r"step_\d+|\.step_\d+\.partial", old.name) and old.is_dir():
+            shutil.rmtree(old)

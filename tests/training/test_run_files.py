@@ -1,0 +1,130 @@
+"""A run's folder may be somebody's: what the run did not write stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from nest_ssl.errors import ConfigError
+from nest_ssl.training.experiment import plan_experiment
+from nest_ssl.training.run_files import ENVIRONMENT, set_earlier_files_aside
+from tests.training.test_experiment import start
+
+FOREIGN = {"thesis.tex": "years of work", ".bashrc": "alias ll", "hparams.yaml": "mine", "notes.json": "{}"}
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Of the files in the folder itself, without those that a run with no logger writes."""
+    return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
+
+
+def plan(folder: Path, **node: Any) -> Any:
+    return plan_experiment({"explicit_log_dir": str(folder), "create_tensorboard_logger": False, **node}, {})
+
+
+def test_a_run_in_somebodys_folder_moves_only_what_a_run_wrote(tmp_path: Path) -> None:
+    folder, script = tmp_path / "home", tmp_path / "job.sh"
+    folder.mkdir()
+    script.write_text("srun")
+    for name, text in FOREIGN.items():
+        (folder / name).write_text(text)
+    for seed in (1, 2, 3):
+        script.write_text(f"srun {seed}")
+        start(plan(folder, files_to_copy=[str(script)]))
+        assert content(folder).items() >= FOREIGN.items()
+        assert content(folder).keys() == {*FOREIGN, "config.yaml", "environment.json", "job.sh"}
+    assert (folder / "job.sh").read_text() == "srun 3"
+    for number in (0, 1):
+        assert content(folder / f"run_{number}").keys() == {"config.yaml", "environment.json", "job.sh"}
+        assert (folder / f"run_{number}" / "job.sh").read_text() == f"srun {number + 1}"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json", "job.sh"])
+def test_a_file_that_no_run_wrote_is_not_replaced(tmp_path: Path, name: str) -> None:
+    folder, script = tmp_path / "home", tmp_path / "job.sh"
+    folder.mkdir()
+    script.write_text("srun")
+    (folder / name).write_text('{"mine": 1}')
+    with pytest.raises(ConfigError, match=rf"{name}: no run of nest_ssl wrote this file.*move it, or choose another"):
+        plan(folder, files_to_copy=[str(script)])
+    assert content(folder) == {name: '{"mine": 1}'}
+
+
+def test_files_of_a_version_that_kept_no_record_are_moved(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("srun")
+    folder = tmp_path / "run"
+    start(plan(folder, files_to_copy=[str(script)]))
+    record = json.loads((folder / ENVIRONMENT).read_text())
+    del record["files"]
+    (folder / ENVIRONMENT).write_text(json.dumps(record))
+    (folder / "hparams.yaml").write_text("{}")
+    start(plan(folder, files_to_copy=[str(script)]))
+    assert content(folder / "run_0").keys() == {"config.yaml", "environment.json", "job.sh", "hparams.yaml"}
+
+
+def test_a_run_that_was_killed_while_it_moved_files_goes_on_moving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    start(plan(folder))
+    names = ["config.yaml", ENVIRONMENT]
+    real = Path.replace
+    moved: list[str] = []
+
+    def killed(path: Path, target: Path) -> Path:
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(path.name)
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        set_earlier_files_aside(folder, names)
+    monkeypatch.setattr(Path, "replace", real)
+    set_earlier_files_aside(folder, names)
+    assert sorted(path.name for path in folder.glob("run_*/*")) == names
+    assert content(folder) == {}
+
+
+@pytest.mark.parametrize("recorded", ["../thesis.tex", "/etc/passwd", "sub/file", 3, None])
+def test_a_record_names_only_files_in_the_folder_itself(tmp_path: Path, recorded: Any) -> None:
+    folder = tmp_path / "run"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (folder / "sub" / "file").write_text("mine")
+    record = {"command": [], "python": "3", "platform": "", "files": [recorded, ENVIRONMENT]}
+    (folder / ENVIRONMENT).write_text(json.dumps(record))
+    set_earlier_files_aside(folder, [ENVIRONMENT])
+    assert sorted(path.name for path in (folder / "run_0").iterdir()) == [ENVIRONMENT]
+    assert (tmp_path / "thesis.tex").is_file()
+    assert (folder / "sub" / "file").is_file()
+
+
+def test_a_file_to_copy_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("srun")
+    for _ in range(2):
+        start(plan(tmp_path, files_to_copy=[str(tmp_path / "job.sh")]))
+    assert (tmp_path / "job.sh").read_text() == "srun"
+    assert not (tmp_path / "run_0" / "job.sh").exists()
+
+
+@pytest.mark.parametrize("names", [["a/job.sh", "b/job.sh"], ["a/config.yaml"]])
+def test_two_files_of_one_name_are_not_copied_over_each_other(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(name)
+    with pytest.raises(ConfigError, match=r"files_to_copy.*gets another file of this name; rename it"):
+        plan(tmp_path / "run", files_to_copy=[str(tmp_path / name) for name in names])
+
+
+def test_tensorboards_settings_are_the_runs_own_unless_they_were_there(tmp_path: Path) -> None:
+    start(plan(tmp_path / "run", create_tensorboard_logger=True), loggers=[])
+    assert json.loads((tmp_path / "run" / ENVIRONMENT).read_text())["files"] == [
+        *("config.yaml", "environment.json", "hparams.yaml")
+    ]
+    assert OmegaConf.load(tmp_path / "run" / "config.yaml") == {"seed": 1}
