@@ -22,7 +22,7 @@ import os
 import platform
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from nest_ssl.environments import (
     interpreter,
     make_environment,
     nemo_python,
+    one_at_a_time,
     pip_install,
 )
 
@@ -94,10 +95,22 @@ def digest_of_inputs() -> str:
 
 def project_python(*extras: str) -> Path:
     """The interpreter of `.venv` with nest_ssl in it, installed now if it is not there yet."""
-    stamp, inputs = Stamp.read(VENV), digest_of_inputs()
-    python = interpreter(VENV)
-    if stamp.inputs == inputs and set(extras) <= set(stamp.extras) and python.exists():
-        return python
+    if not is_installed(extras):
+        with one_at_a_time(VENV):
+            if not is_installed(extras):  # while this one waited, another may have installed it
+                install(extras)
+    return interpreter(VENV)
+
+
+def is_installed(extras: Collection[str]) -> bool:
+    """Whether .venv holds all that is needed."""
+    stamp = Stamp.read(VENV)
+    return stamp.inputs == digest_of_inputs() and set(extras) <= set(stamp.extras) and interpreter(VENV).exists()
+
+
+def install(extras: Collection[str]) -> None:
+    """Make .venv, if there is none that works, and install nest_ssl into it."""
+    stamp, inputs, python = Stamp.read(VENV), digest_of_inputs(), interpreter(VENV)
     if (VENV / UNFINISHED).exists() or not has_pip(python):
         refuse_foreign_environment()
         make_environment(VENV, NEEDED_SPACE)
@@ -108,7 +121,6 @@ def project_python(*extras: str) -> Path:
     pip_install(python, arguments, VENV / LOG, "nest_ssl", "about 2 minutes", folder=ROOT)
     Stamp(inputs, wanted).write(VENV)
     (VENV / UNFINISHED).unlink(missing_ok=True)
-    return python
 
 
 def refuse_foreign_environment() -> None:

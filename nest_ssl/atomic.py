@@ -14,40 +14,41 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from nest_ssl.folder_lock import process_lives
+
 _FLUSH_EVERY = 64 * 2**20  # bytes
 _NOBODYS_AFTER = 24 * 3600  # seconds without a change: longer than anything takes to write
+_writing: set[str] = set()  # names of this process's temporary files
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it takes the place of `path` if the block succeeds.
 
-    One process writes a given path. What a killed earlier attempt left behind is removed.
+    What a killed earlier attempt left behind is removed; not what a living process writes. Of two that write the same
+    path, the later one has the last word, and either file is whole.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        with contextlib.suppress(OSError):  # Windows keeps a file that is still open
-            leftover.unlink()
+    remove_leftovers(path.parent, glob.escape(path.name))
     temporary = path.with_name(f".{path.name}.{_machine()}-{os.getpid()}-{uuid.uuid4().hex[:8]}.tmp")
+    _writing.add(temporary.name)
     try:
         yield temporary
         _flush_to_disk(temporary)
         os.replace(temporary, path)  # noqa: PTH105 (pathlib's replace is the same call; the name says it is atomic)
     finally:
         temporary.unlink(missing_ok=True)
+        _writing.discard(temporary.name)
     if os.name == "posix":
         _flush_to_disk(path.parent, os.O_RDONLY)  # the new name itself; Windows cannot open a folder
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
-    """Remove what killed processes have left of files with such names (`*.ckpt`); not what a living one may be writing.
-
-    Call it before this process writes anything there.
-    """
+    """Remove what killed processes have left of files with such names (`*.ckpt`); not what a living one is writing."""
     for leftover in folder.glob(f".{names}.*.tmp"):
         with contextlib.suppress(OSError):  # somebody else was faster; Windows keeps a file that is still open
-            if os.name != "posix" or not _may_be_in_use(leftover):
+            if not _may_be_in_use(leftover):
                 leftover.unlink()
 
 
@@ -60,14 +61,10 @@ def _may_be_in_use(temporary: Path) -> bool:
     machine, _, process = temporary.name.split(".")[-2].partition("-")
     pid = process.partition("-")[0]
     if machine == _machine() and pid.isdecimal():
-        if int(pid) == os.getpid():  # an earlier process with our number: containers begin to count anew
+        if int(pid) == os.getpid():  # ours, or an earlier process's: containers begin to count anew
+            return temporary.name in _writing
+        if not process_lives(int(pid)):
             return False
-        try:
-            os.kill(int(pid), 0)  # only asks
-        except ProcessLookupError:
-            return False
-        except OSError:  # it lives, and is somebody else's
-            pass
     return time.time() - temporary.stat().st_mtime < _NOBODYS_AFTER
 
 

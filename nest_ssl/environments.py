@@ -5,6 +5,7 @@ Only the standard library, because start.py runs it before anything is installed
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import platform
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nest_ssl.errors import NestError
+from nest_ssl.folder_lock import lock_file
 
 TORCH = "2.13.0"  # decides the numbers: parity holds when both sides have this version
 NEMO = {"3.0.0": "NEST_NEMO_PYTHON", "2.7.3": "NEST_NEMO_273_PYTHON"}  # version: the variable that names one's own
@@ -44,7 +46,9 @@ def nemo_python(version: str) -> Path:
         return Path(chosen)
     folder = nemo_folder(version)
     if not interpreter(folder).exists():
-        make_nemo_environment(version, folder)
+        with one_at_a_time(folder):
+            if not interpreter(folder).exists():  # while this one waited, another may have made it
+                make_nemo_environment(version, folder)
     return interpreter(folder)
 
 
@@ -64,12 +68,22 @@ def nemo_folder(version: str) -> Path:
     return cache_folder() / "nemo-{}-torch-{}-py{}.{}".format(version, TORCH, *sys.version_info[:2])
 
 
+@contextlib.contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Keep others from making the same environment within the block; wait, with a line, for one who is making it."""
+
+    def tell(who: str) -> None:
+        print(f"waiting for {who}, which is making {folder}", flush=True)
+
+    with lock_file(folder.with_name(f".{folder.name.lstrip('.')}.lock"), "wait for its end", tell):
+        yield
+
+
 def make_nemo_environment(version: str, folder: Path) -> None:
     """Install NeMo beside its final place and move it there when it is complete, so that nobody sees half of it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):
-        if time.time() - leftover.stat().st_mtime > 24 * 3600:  # a run that was killed, not one that is at work
-            shutil.rmtree(leftover, ignore_errors=True)
+    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):  # of one that was killed: nobody else is at work
+        shutil.rmtree(leftover, ignore_errors=True)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         make_environment(partial, NEMO_SPACE)

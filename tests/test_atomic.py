@@ -57,13 +57,30 @@ def test_content_reaches_the_disk_before_the_name_changes(tmp_path: Path, monkey
 
 def test_what_a_killed_attempt_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a[1].nemo"
-    leftover = tmp_path / ".a[1].nemo.0123abcd.tmp"
-    other = tmp_path / ".b.nemo.0123abcd.tmp"
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    leftover = tmp_path / f".a[1].nemo.{atomic._machine()}-{dead.pid}-0123abcd.tmp"
+    other = tmp_path / f".b.nemo.{atomic._machine()}-{dead.pid}-0123abcd.tmp"
     leftover.write_bytes(b"half")
     other.write_bytes(b"of another file")
     with atomic_write(path) as temporary:
         temporary.write_bytes(b"whole")
     assert sorted(tmp_path.iterdir()) == sorted([other, path])
+
+
+def test_two_who_write_one_path_do_not_remove_each_others_files(tmp_path: Path) -> None:
+    """Neither another process nor a thread of this one."""
+    path = tmp_path / "model.nemo"
+    other, being_written = leave_half(tmp_path, path.name, "sys.stdin.read()")
+    with atomic_write(path) as first, atomic_write(path) as second:
+        first.write_bytes(b"first")
+        second.write_bytes(b"second")
+        assert being_written.exists()
+    assert path.read_bytes() == b"first"
+    other.communicate()
+    assert other.returncode == 0
+    assert path.read_bytes() == b"half"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permission bits")
@@ -139,7 +156,6 @@ def test_what_dead_processes_left_is_removed_and_what_living_ones_write_is_not(t
     assert remaining == {".a.nemo.0123abcd.tmp", "a.ckpt", ".b.ckpt.tmp", "step=2-last.ckpt"}
 
 
-@pytest.mark.skipif(os.name != "posix", reason="Windows removes what nobody has open")
 def test_what_another_machine_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
     young, old = tmp_path / ".a.ckpt.ffffffff-1-0123abcd.tmp", tmp_path / ".b.ckpt.ffffffff-1-0123abcd.tmp"
     for path in (young, old):

@@ -16,16 +16,17 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # part -> the parts it may know (docs/architecture.md); what is not listed here fails, so that a new part is placed too
 MAY_IMPORT = {
     "errors": set(),
-    "atomic": set(),
+    "folder_lock": {"errors"},
+    "atomic": {"folder_lock"},
     "regular_file": set(),
     "shell": set(),
     "presets": set(),
     "quiet": set(),
     "memory": set(),
-    "environments": {"errors"},
+    "environments": {"errors", "folder_lock"},
     "targets": {"errors"},
     "audio": {"errors", "atomic", "regular_file"},
-    "data": {"errors", "targets", "atomic", "regular_file", "shell", "audio"},
+    "data": {"errors", "targets", "folder_lock", "atomic", "regular_file", "shell", "audio"},
     "features": {"errors"},
     "modules": {"errors"},
     "losses": {"errors"},
@@ -33,18 +34,22 @@ MAY_IMPORT = {
     "fast": {"features", "modules"},
     "models": {"errors", "memory", "targets", "data", "features", "modules", "losses", "optim", "fast"},
     "checkpoint": {"errors", "targets", "atomic", "regular_file", "models"},
-    "encoding": {"errors", "atomic", "regular_file", "audio", "data", "fast", "models", "modules", "checkpoint"},
+    "encoding": {
+        *("errors", "folder_lock", "atomic", "regular_file", "audio", "data", "fast", "models", "modules", "checkpoint")
+    },
     "probing": {"errors", "regular_file", "audio", "data", "checkpoint", "encoding"},
     "training": {
         *("errors", "targets", "atomic", "regular_file", "data", "features", "modules", "losses", "optim", "models"),
-        *("checkpoint", "shell"),
+        *("folder_lock", "checkpoint", "shell"),
     },
-    "export": {"quiet", "errors", "atomic", "regular_file", "features", "modules", "models", "checkpoint"},
+    "export": {
+        *("quiet", "errors", "folder_lock", "atomic", "regular_file", "features", "modules", "models", "checkpoint")
+    },
     "testing": {"errors", "data"},
     "pages": {"atomic"},
     "alignment": {  # for commands
         *("atomic", "regular_file", "errors", "environments", "presets", "data", "models", "checkpoint", "training"),
-        "pages",
+        *("folder_lock", "pages"),
     },
     "report": {"errors", "regular_file", "data", "training", "pages"},  # for commands
     "doctor": {  # for commands

@@ -8,6 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -143,6 +147,47 @@ def test_each_nemo_is_installed_once_for_all_clones(project: Path, cache: Path) 
     assert {path.name for path in cache.iterdir()} == {python.parents[1].name for python in first.values()}
 
 
+def at_the_same_time(folder: Path, first: Callable[[], object], second: Callable[[], object]) -> None:
+    """Let the second begin while the first holds the folder, and let the first do its work once the second waits."""
+    waiting = threading.Event()
+    real = environments.lock_file
+
+    def heard(path: Path, advice: str, tell: Callable[[str], None]) -> AbstractContextManager[None]:
+        return real(path, advice, lambda who: (tell(who), waiting.set()))  # type: ignore[arg-type, func-returns-value]
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as other:
+        patch.setattr(environments, "lock_file", heard)
+        with environments.one_at_a_time(folder):
+            done = other.submit(second)
+            assert waiting.wait(60)
+            first()
+        done.result(60)
+
+
+def test_two_starts_at_once_install_once(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    at_the_same_time(project / ".venv", lambda: start.install(()), start.project_python)
+    assert _installed(project) == ["."]
+    line = rf"waiting for process {os.getpid()} on \S+ since .*, which is making {re.escape(str(project / '.venv'))}\n"
+    assert re.fullmatch(line, capsys.readouterr().out)
+    assert not (project / ".venv.lock").exists()
+
+
+def test_two_at_once_install_nemo_once(project: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = environments.nemo_folder("3.0.0")
+    at_the_same_time(
+        folder, lambda: environments.make_nemo_environment("3.0.0", folder), lambda: start.nemo_python("3.0.0")
+    )
+    assert _installed(project) == ["nemo_toolkit[asr]==3.0.0"]
+    assert "waiting for process" in capsys.readouterr().out
+
+
+def test_what_a_killed_installation_of_nemo_left_is_removed(project: Path, cache: Path) -> None:
+    left = environments.nemo_folder("3.0.0").with_name(environments.nemo_folder("3.0.0").name + ".1.partial")
+    left.mkdir(parents=True)
+    start.nemo_python("3.0.0")
+    assert not left.exists()
+
+
 def test_parity_hands_over_every_nemo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: dict[str, str] = {}
     monkeypatch.setenv("NEST_NEMO_273_PYTHON", sys.executable)
@@ -162,7 +207,7 @@ def test_failed_nemo_installation_leaves_nothing(cache: Path, monkeypatch: pytes
     monkeypatch.setattr(environments, "pip_install", failing)
     with pytest.raises(start.SetupError, match="no network"):
         start.nemo_python("3.0.0")
-    assert not list(cache.iterdir())
+    assert not cache.exists()
 
 
 def test_a_nemo_that_is_there_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from nest_ssl.alignment.report import write_report
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.data.paths import resolve_path, split_paths
 from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.folder_lock import LOCK, lock_folder
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.config import load_config
 from nest_ssl.training.platform import Machine, fit_to_machine
@@ -54,6 +55,11 @@ class Request:
 
 def align(request: Request) -> Comparison:
     """Both recordings, the comparison of them, and the report, all in `request.output`."""
+    with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
+        return _align(request)
+
+
+def _align(request: Request) -> Comparison:
     _prepare(request)
     nemo = _run_nemo(request)
     nest = _replay(nemo, request.output / "nest") if request.replay else _run_ours(request)
@@ -76,7 +82,6 @@ def _prepare(request: Request) -> None:
     cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
     _clear(request.output)
     fit_to_machine(cfg, Machine.here())
-    request.output.mkdir(parents=True, exist_ok=True)
     (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # before anything else: all of this is ours
     _settle_manifests(cfg, request.output)
     (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
@@ -94,7 +99,7 @@ def _steps_to_record(request: Request) -> list[int]:
 
 def _clear(output: Path) -> None:
     """An earlier alignment gives way to the new one; a folder of anything else is not touched."""
-    if output.is_dir() and any(output.iterdir()) and not _is_alignment(output):
+    if any(path.name != LOCK for path in output.iterdir()) and not _is_alignment(output):
         raise NestError(f"{output}: holds other files; give a new folder with --output")
     for name in _OWN_FILES:
         path = output / name

@@ -17,6 +17,7 @@ from numpy.random import RandomState
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
 from nest_ssl.errors import NestError
+from nest_ssl.folder_lock import lock_folder
 
 log = logging.getLogger(__name__)
 
@@ -79,16 +80,25 @@ def make_dummy_corpus(
     themselves, so that the folder can be moved.
     """
     recipe = Recipe(train, val, noise, seed)
-    counts = {"train": train, "val": val, "noise": noise}
-    manifests = {split: folder / f"{split}_manifest.json" for split in counts}
+    manifests = {split: folder / f"{split}_manifest.json" for split in ("train", "val", "noise")}
     corpus = DummyCorpus(*manifests.values())
     if not force and _is_complete(folder, recipe, manifests):
         log.info("%s is complete already", folder)
         return corpus
+    with lock_folder(folder, "wait for its end", waiting=lambda who: _tell_of_wait(folder, who)):
+        if force or not _is_complete(folder, recipe, manifests):  # while this one waited, another may have made it
+            _make(folder, recipe, manifests, progress)
+    return corpus
+
+
+def _make(
+    folder: Path, recipe: Recipe, manifests: dict[str, Path], progress: Callable[[int, int], None] | None
+) -> None:
     for split, manifest in manifests.items():
         if manifest.exists() and not _is_ours(manifest, split):
             raise NestError(f"{manifest}: is not one of dummy data, which would replace it; give another folder")
     (folder / MARKER).unlink(missing_ok=True)
+    counts = {"train": recipe.train, "val": recipe.val, "noise": recipe.noise}
     done, total = 0, sum(counts.values())
     for split, count in counts.items():
         (folder / split).mkdir(parents=True, exist_ok=True)
@@ -103,8 +113,7 @@ def make_dummy_corpus(
                 progress(done, total)
         _write(manifests[split], "".join(lines).encode())
     _write(folder / MARKER, json.dumps(asdict(recipe)).encode())
-    log.info("%s: made %d + %d utterances and %d noises", folder, train, val, noise)
-    return corpus
+    log.info("%s: made %d + %d utterances and %d noises", folder, recipe.train, recipe.val, recipe.noise)
 
 
 def is_generated(manifest: str) -> bool:
@@ -150,6 +159,10 @@ def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_bytes(content)
     temporary.replace(path)
+
+
+def _tell_of_wait(folder: Path, who: str) -> None:
+    print(f"{folder}: waiting for {who}, which is making it", file=sys.stderr, flush=True)
 
 
 def show_progress(done: int, total: int) -> None:

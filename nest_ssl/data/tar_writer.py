@@ -25,6 +25,7 @@ from nest_ssl.data.tar_audio import decode, pack
 from nest_ssl.data.tar_members import audio_members, file_id, open_shard, read_member
 from nest_ssl.data.tar_plan import Part, Shard, TarOptions, Utterance, in_buckets, plan_shards, read_utterances
 from nest_ssl.errors import AudioError, NestError, ShardError
+from nest_ssl.folder_lock import lock_folder
 
 MANIFEST, METADATA = "tarred_audio_manifest.json", "metadata.yaml"
 Progress = Callable[[int, int], None]  # hears how many of how many utterances are done
@@ -60,15 +61,15 @@ def make_tarred_sets(
     else:
         filled = in_buckets(utterances, options, buckets)
         parts = {folder / f"bucket{number}": bucket for number, bucket in enumerate(filled, start=1)}
-    for one_folder, bucket in parts.items():
-        _refuse_other_sets(one_folder, _metadata(bucket, options), options.num_shards)
     plans = {one_folder: list(plan_shards(bucket, one_folder, options)) for one_folder, bucket in parts.items()}
-    shards = [shard for plan in plans.values() for shard in plan]
-    kept = _make_shards(shards, workers, progress)
-    return [
-        _finish(one_folder, plan, parts[one_folder], options, sum(shard.tar in kept for shard in plan))
-        for one_folder, plan in plans.items()
-    ]
+    with lock_folder(folder, "wait for its end, or give a new folder"):
+        for one_folder, bucket in parts.items():
+            _refuse_other_sets(one_folder, _metadata(bucket, options), options.num_shards)
+        kept = _make_shards([shard for plan in plans.values() for shard in plan], workers, progress)
+        return [
+            _finish(one_folder, plan, parts[one_folder], options, sum(shard.tar in kept for shard in plan))
+            for one_folder, plan in plans.items()
+        ]
 
 
 def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:

@@ -28,6 +28,7 @@ from nest_ssl.encoding.utterances import (
     unique_names,
 )
 from nest_ssl.errors import AudioError
+from nest_ssl.folder_lock import lock_folder
 
 Pooling = Literal["none", "mean"]
 Batch = list[Utterance]
@@ -71,6 +72,11 @@ class Summary:
 
 def extract(request: Request, progress: Progress) -> Summary:
     """Write the features of every utterance that has none yet, and the index of all."""
+    with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
+        return _extract(request, progress)
+
+
+def _extract(request: Request, progress: Progress) -> Summary:
     model = pretrained_file(request.model)
     entries = list_entries(request.inputs)
     encoder = Encoder.load(model, request.numerics, request.device)

@@ -14,6 +14,7 @@ import numpy as np
 from nest_ssl.atomic import atomic_write
 from nest_ssl.encoding.utterances import Utterance
 from nest_ssl.errors import NestError
+from nest_ssl.folder_lock import LOCK
 
 Format = Literal["npy", "safetensors"]
 Dtype = Literal["float32", "float16"]
@@ -43,7 +44,7 @@ class Store:
                 was = f"{name} was {found.get(name)!r} and is {value!r} now"
                 raise NestError(f"{self.folder}: holds features made otherwise: {was}; give a new folder with --output")
         if not found:
-            if self.folder.exists() and any(self.folder.iterdir()):
+            if self.folder.exists() and any(path.name != LOCK for path in self.folder.iterdir()):
                 raise NestError(f"{self.folder}: holds other files; give a new folder with --output")
             with atomic_write(self.folder / SETTINGS) as temporary:
                 temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

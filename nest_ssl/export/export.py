@@ -23,6 +23,7 @@ from nest_ssl.export.formats import FORMATS, Format, Job
 from nest_ssl.export.interface import Interface
 from nest_ssl.export.network import Kind
 from nest_ssl.export.usage import usage
+from nest_ssl.folder_lock import lock_file
 
 Progress = Callable[[str], None]
 
@@ -119,15 +120,21 @@ def _check(form: Format, job: Job, path: Path, progress: Progress) -> Check:
 
 @contextlib.contextmanager
 def _folder_beside(output: Path) -> Iterator[Path]:
-    """A place on the same disk for files that are not checked yet; what a killed attempt left there is removed."""
-    for leftover in output.parent.glob(f".{glob.escape(output.name)}.*.unchecked"):
-        shutil.rmtree(leftover, ignore_errors=True)
-    folder = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.unchecked")
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise NestError(f"{output}: cannot be written: {one_line(error)}") from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    """A place on the same disk for files that are not checked yet; what a killed attempt left there is removed.
+
+    One process at a time has one for this output, so that nobody is at work there.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            lock = output.with_name(f".{output.name}.lock")
+            held.enter_context(lock_file(lock, f"wait for its end, or give another name than {output.name}"))
+            for leftover in output.parent.glob(f".{glob.escape(output.name)}.*.unchecked"):
+                shutil.rmtree(leftover, ignore_errors=True)
+            folder = output.with_name(f".{output.name}.{uuid.uuid4().hex[:8]}.unchecked")
+            folder.mkdir()
+        except OSError as error:
+            raise NestError(f"{output}: cannot be written: {one_line(error)}") from error
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

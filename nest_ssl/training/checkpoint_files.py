@@ -84,10 +84,16 @@ class CheckpointFiles(TorchCheckpointIO):
             self._failure = _reason(error)
 
 
+def newest_last(folder: Path) -> Path | None:
+    """The `-last.ckpt` that was written last, damaged or not."""
+    last = [path for path in _newest_first(folder) if path.stem.endswith("last")]
+    return last[0] if last else None
+
+
 def checkpoint_to_continue(folder: Path) -> Path | None:
     """The newest `-last.ckpt` (a run that was killed while replacing it leaves two) or, if its bytes are damaged, the
     newest checkpoint that is whole."""
-    newest_first = sorted(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    newest_first = _newest_first(folder)
     last = [path for path in newest_first if path.stem.endswith("last")]
     if not last:
         return None
@@ -97,6 +103,10 @@ def checkpoint_to_continue(folder: Path) -> Path | None:
             return path
         _log.warning("%s: damaged, passed over: %s", path, wrong)
     raise CheckpointError(f"{folder}: every checkpoint is damaged; move them elsewhere to train from the beginning")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
 
 
 def _damage(path: Path) -> str | None:

@@ -58,6 +58,12 @@ class Experiment:
     resume_from: Path | None
     adjustments: Sequence[Adjustment] = ()  # of the configuration to this machine
 
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        dirpath = self.settings.checkpoint_callback_params.dirpath
+        return Path(dirpath) if dirpath else self.folder / "checkpoints"
+
     def callbacks(self, cfg: DictConfig) -> list[Callback]:
         settings = self.settings
         callbacks: list[Callback] = [

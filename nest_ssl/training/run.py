@@ -35,6 +35,7 @@ from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, Machine, fit_
 from nest_ssl.training.preflight import DataPreflight, check_configuration
 from nest_ssl.training.progress import TrainingProgress
 from nest_ssl.training.ranks import Ranks, leave_with_the_first_process, lost_process
+from nest_ssl.training.run_lock import hold_run_folders
 from nest_ssl.training.settings import ExperimentSettings
 from nest_ssl.training.sharding import ShardedStrategy
 from nest_ssl.training.stopping import StopOnSignal, Stopped
@@ -89,15 +90,16 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     throughput = Throughput(_sample_rate(cfg))
     trainer = _trainer(cfg, machine, experiment, throughput, [clock, *callbacks])
     leave_with_the_first_process(trainer)
-    model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-    model.maybe_init_from_pretrained_checkpoint(cfg)
-    resume_from = experiment.resume_from if experiment else None
-    announce(trainer, model, resume_from)
-    stopped_by = _fit(trainer, model, resume_from)
-    for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):
-        _log.info(line)
-    if experiment is not None:
-        conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
+    with hold_run_folders(experiment if trainer.is_global_zero else None):
+        model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
+        model.maybe_init_from_pretrained_checkpoint(cfg)
+        resume_from = experiment.resume_from if experiment else None
+        announce(trainer, model, resume_from)
+        stopped_by = _fit(trainer, model, resume_from)
+        for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):
+            _log.info(line)
+        if experiment is not None:
+            conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
     if stopped_by is not None:
         raise stopped_by
 

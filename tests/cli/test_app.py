@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from nest_ssl.checkpoint import load_nemo
 from nest_ssl.cli import main
 from nest_ssl.cli.app import app
 from nest_ssl.cli.options import command_line
+from nest_ssl.folder_lock import LOCK, lock_folder
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 from nest_ssl.training.command_line import CommandLine
@@ -142,6 +144,27 @@ def test_an_earlier_alignment_gives_way(run: Callable[..., Result], tmp_path: Pa
         (tmp_path / "alignment" / "report.html").write_text("of before")
     run("align", "--nemo-python", sys.executable)
     assert not (tmp_path / "alignment" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["align", "--nemo-python", sys.executable, "--output", "result"],
+        ["features", "model.nemo", "list.json", "--output", "result"],
+        ["data", "tar", "list.json", "--shards", "1", "--output", "result"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_a_folder_in_which_another_process_is_at_work_is_not_touched(
+    run: Callable[..., Result], tmp_path: Path, command: list[str]
+) -> None:
+    (tmp_path / "list.json").write_text(json.dumps({"audio_filepath": "a.wav", "duration": 1.0}))
+    with lock_folder(tmp_path / "result", "wait"):
+        done = run(*command)
+        assert [path.name for path in (tmp_path / "result").iterdir()] == [LOCK]
+    assert done.exit_code == 2
+    assert f"result: is in use by process {os.getpid()} on " in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_installed_command_is_this_one() -> None:

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +111,24 @@ def test_files_are_read_as_they_were_written_whatever_the_system_says(
     monkeypatch.setattr(Path, "read_text", noting)
     make_dummy_corpus(tmp_path, **SMALL)
     assert set(encodings) == {"utf-8"}
+
+
+def test_two_at_once_make_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second waits, and then finds it complete."""
+    made: list[int] = []
+    with ThreadPoolExecutor(1) as other:
+
+        def first_file(done: int, total: int) -> None:
+            made.append(done)
+            if done == 1:
+                waits.append(other.submit(make_dummy_corpus, tmp_path, **SMALL, progress=lambda *_: made.append(-1)))
+                end = time.monotonic() + 60
+                while not (heard := capsys.readouterr().err):
+                    assert time.monotonic() < end
+                    time.sleep(0.01)
+                assert f"{tmp_path}: waiting for process {os.getpid()} on " in heard
+
+        waits: list[Future[DummyCorpus]] = []
+        corpus = make_dummy_corpus(tmp_path, **SMALL, progress=first_file)
+        assert waits[0].result(60) == corpus
+    assert made == [1, 2, 3, 4]

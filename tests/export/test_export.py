@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from nest_ssl.errors import NestError
 from nest_ssl.export import Exported, export, formats
 from nest_ssl.export.formats import FORMATS
 from nest_ssl.export.interface import Interface
+from nest_ssl.folder_lock import lock_file
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from tests.export.saved_models import small_model
 
@@ -212,3 +214,15 @@ def test_what_a_killed_export_left_is_removed(archive: Path, tmp_path: Path) -> 
     (leftover / "half").write_bytes(b"half")
     export(archive, tmp_path / "model.safetensors")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "model.safetensors"]
+
+
+def test_what_another_process_is_exporting_is_not_touched(archive: Path, tmp_path: Path) -> None:
+    at_work = tmp_path / ".model.safetensors.0123abcd.unchecked"
+    at_work.mkdir()
+    with lock_file(tmp_path / ".model.safetensors.lock", "wait"):
+        with pytest.raises(NestError, match=rf"in use by process {os.getpid()} .* give another name than model"):
+            export(archive, tmp_path / "model.safetensors")
+        assert at_work.exists()
+        assert export(archive, tmp_path / "other.safetensors").check.passed
+    export(archive, tmp_path / "model.safetensors")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "model.safetensors", "other.safetensors"]

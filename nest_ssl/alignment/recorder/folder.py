@@ -16,6 +16,7 @@ from torch import Tensor
 from .options import RecordingError
 
 FORMAT = 1
+_LOCK = ".nest_ssl.lock"  # of nest_ssl/folder_lock.py, which is not where NeMo is
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +60,7 @@ def write_plain(value: Any, path: Path) -> None:
 def empty_recording(folder: Path) -> None:
     """A folder without an earlier recording; a folder of anything else is not touched."""
     folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()) and not (folder / "metadata.pkl").is_file():
+    if any(path.name != _LOCK for path in folder.iterdir()) and not (folder / "metadata.pkl").is_file():
         raise RecordingError(f"output_dir: {folder} holds other files; give a new folder")
     for old in folder.iterdir():
         if re.fullmatch(r"step_\d+|\.step_\d+\.partial", old.name) and old.is_dir():
