@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import soundfile
 
+from nest_ssl.audio.opening import as_frames, audio_errors, open_audio, read_frames, refuse_size
 from nest_ssl.audio.resample import resample
 from nest_ssl.audio.silence import trim_silence
 from nest_ssl.errors import AudioError
@@ -45,7 +44,7 @@ class AudioSegment:
         if not isinstance(path, str):
             samples, sample_rate = _read_channel_files(path, target_sr, offset, duration, int_values)
             samples = _select_channels(samples, channel_selector, path[0])
-            return _finished(samples, sample_rate, target_sr, trim)
+            return _finished(path[0], samples, sample_rate, target_sr, trim)
         with AudioFile(path) as file:
             return file.segment(target_sr, int_values, offset, duration, trim, channel_selector)
 
@@ -70,8 +69,7 @@ class AudioFile:
 
     @cached_property
     def _file(self) -> soundfile.SoundFile:
-        with audio_errors(self.path):
-            return soundfile.SoundFile(self.path if self._content is None else io.BytesIO(self._content))
+        return open_audio(self.path, self._content)
 
     def segment(
         self,
@@ -86,7 +84,7 @@ class AudioFile:
         samples = _select_channels(self._read(offset, duration, int_values), channel_selector, self.path)
         if self._file.subtype not in _INTEGERS and not np.isfinite(samples).all():
             raise AudioError(f"{self.path}: holds NaN or infinite samples", "not_finite")
-        return _finished(samples, self._file.samplerate, target_sr, trim)
+        return _finished(self.path, samples, self._file.samplerate, target_sr, trim)
 
     @property
     def frames(self) -> int:
@@ -118,19 +116,20 @@ class AudioFile:
             self._file.seek(start)
             self._was_read = True
             frames = self._file.frames - start if frames < 0 else frames
+            refuse_size(self.path, frames)
             return self._file.read(out=np.empty(frames, dtype=np.int16))  # soundfile's own array takes twice the time
 
     def _read(self, offset: float, duration: float | None, int_values: bool) -> np.ndarray:
         """Samples as float32, (S) or (S, C)."""
         rate = self._file.samplerate
-        frames = -1 if duration is None else int(duration * rate)
+        frames = -1 if duration is None else as_frames(duration, rate)
         # 16 bits are read in a third of the time when NumPy makes floats of them and not libsndfile: the same ones
         dtype = "int16" if self._file.subtype == "PCM_16" else "int32" if int_values else "float32"
         with audio_errors(self.path):
             if offset > 0 or self._was_read:  # not needlessly: some files cannot seek
-                self._file.seek(int(offset * rate))
+                self._file.seek(as_frames(offset, rate))
             self._was_read = True
-            return to_float(self._file.read(frames, dtype=dtype))
+        return to_float(read_frames(self._file, self.path, frames, dtype))
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
@@ -142,19 +141,10 @@ def to_float(samples: np.ndarray) -> np.ndarray:
     return scaled
 
 
-@contextmanager
-def audio_errors(path: str) -> Iterator[None]:
-    """What libsndfile says, as one line of ours."""
-    try:
-        yield
-    except (OSError, RuntimeError, TypeError, ValueError) as error:  # libsndfile's errors are RuntimeErrors
-        reason = getattr(error, "error_string", str(error)).rstrip(".")  # without the name, which may be an address
-        raise AudioError(f"{path}: cannot be read as audio: {reason}") from error
-
-
-def _finished(samples: np.ndarray, sample_rate: int, target_sr: int | None, trim: bool) -> AudioSegment:
+def _finished(path: str, samples: np.ndarray, sample_rate: int, target_sr: int | None, trim: bool) -> AudioSegment:
     """Bring selected channels to the wanted rate, then leave out silence."""
     if target_sr is not None:
+        refuse_size(path, len(samples) * (target_sr / sample_rate), 1 if samples.ndim == 1 else samples.shape[1])
         samples, sample_rate = resample(samples, sample_rate, target_sr), target_sr
     if trim:
         samples = trim_silence(samples)

@@ -27,6 +27,7 @@ from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.data.processes import in_processes
 from nest_ssl.errors import ManifestError, NestError
+from nest_ssl.regular_file import why_not_regular
 
 _BYTES_AT_ONCE = 2**12  # some thirty lines: a second's work, so that progress is seen and an interruption is quick
 _EXAMPLES = 3  # of each kind
@@ -73,8 +74,9 @@ class _Source:
 
     def __init__(self, name: str, rules: Rules, is_noise: bool) -> None:
         self.file = resolve_path(name)
-        if not Path(self.file).is_file():
-            raise ManifestError(f"{name}: is not a file; give the path of a JSON-lines manifest")
+        reason = why_not_regular(self.file)
+        if reason is not None:
+            raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
         self.size = Path(self.file).stat().st_size
         self.rules = dataclasses.replace(rules, channel_selector=None) if is_noise else rules
         self.is_noise = is_noise

@@ -57,9 +57,9 @@ class BatchOfCuts(NamedTuple):
 class CutNoiseDataset(Dataset[AudioNoiseBatch]):
     """Asked with the cuts of a batch, it gives the batch: their audio, padded, and noise of the padded length for each.
 
-    Audio is decoded and resampled by lhotse. What is wrong with it is treated as `unreadable_audio` and
-    `suspicious_audio` say, as for any other data: see `AudioNoiseDataset`. Only that a batch gets smaller by what is
-    skipped. Noise is read and drawn as for any other data.
+    Audio is decoded by our own reader (`lhotse_readers.py`) and resampled by lhotse. What is wrong with it is treated
+    as `unreadable_audio` and `suspicious_audio` say, as for any other data: see `AudioNoiseDataset`. Only that a batch
+    gets smaller by what is skipped. Noise is read and drawn as for any other data.
     """
 
     def __init__(
@@ -257,8 +257,13 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
         raise error
     if cut.num_samples is None or cut.num_samples <= 0:
         raise AudioError(f"{name}: has no samples", "empty")
+    from nest_ssl.data.lhotse_readers import own_readers
+
     try:
-        audio = cut.pad(duration=seconds, direction="right", preserve_id=True).load_audio()
+        with own_readers():
+            audio = cut.pad(duration=seconds, direction="right", preserve_id=True).load_audio()
+    except AudioError as failure:  # lhotse has added lines of its own
+        raise AudioError(str(failure).splitlines()[0]) from failure
     except Exception as failure:  # lhotse's readers raise whatever their libraries do
         raise AudioError(f"{name}: lhotse cannot read it: {lhotse_reason(failure)}") from failure
     # Averaging is lhotse's own choice as soon as one cut of the batch has a single channel; torch's mean is lhotse's

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.checks import CheckedNode
+from nest_ssl.data.cut_sources import refuse_other_sources
 from nest_ssl.data.manifest import Seconds
 from nest_ssl.data.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy
 from nest_ssl.data.shards import expand_paths
 from nest_ssl.errors import ConfigError, ManifestError
+from nest_ssl.regular_file import why_not_regular
 
 MOST_REJECTED_IN_A_ROW = 1_000_000  # an endless stream of which nothing is kept would be read for ever
 
@@ -73,16 +75,20 @@ class PreparedCuts:
         min_duration: Seconds,
         max_duration: Seconds,
         channel: int | None,
+        key: str = "cuts_path",
     ) -> None:
         self.cuts = cuts
         self.sample_rate = sample_rate
         self.min_duration = min_duration
         self.max_duration = max_duration
         self.channel = channel
+        self.key = key
 
     def __iter__(self) -> Iterator[Cut]:
         rejected = 0
-        for cut in map(self._prepared, self.cuts):
+        from nest_ssl.data.lhotse_readers import read_by_us
+
+        for cut in map(self._prepared, read_by_us(self.cuts, self.key)):
             if not self._is_wanted(cut):
                 rejected += 1
                 if rejected == MOST_REJECTED_IN_A_ROW:
@@ -93,7 +99,7 @@ class PreparedCuts:
             yield cut
 
     def _prepared(self, cut: Cut) -> Cut:
-        _refuse_commands(cut)
+        refuse_other_sources(cut)
         if self.channel is not None and error_of(cut) is None:
             if self.channel >= cut.num_channels:
                 raise ConfigError(
@@ -135,12 +141,15 @@ def _read_shar(node: CheckedNode, seed: int, finite: bool) -> CutSource:
     """A Shar folder, several that are mixed by the number of their cuts, or shards named field by field."""
     from lhotse.shar import LazySharIterator
 
+    from nest_ssl.data.lhotse_readers import lhotse_errors, own_readers
+
     value = node.config["shar_path"]
     if isinstance(value, Mapping):
         fields = {name: _shar_field(node, paths) for name, paths in value.items()}
         if "cuts" not in fields:
             raise node.wrong("shar_path", "a folder, a list of them, or fields of which one is `cuts`")
-        sources = [LazySharIterator(fields=fields, shuffle_shards=True, seed=seed)]
+        with lhotse_errors(f"{node.key}.shar_path"):
+            sources = [LazySharIterator(fields=fields, shuffle_shards=True, seed=seed)]
         return _mixture(sources, sources, [1], seed, finite, in_workers=True)
     several = isinstance(value, (list, tuple))
     weighted = [_weighted(node, "shar_path", entry) for entry in (value if several else [value])]
@@ -149,8 +158,11 @@ def _read_shar(node: CheckedNode, seed: int, finite: bool) -> CutSource:
         folder = Path(path).expanduser()
         if not any(folder.glob("cuts.*")):
             raise ConfigError(f"{node.key}.shar_path: {path!r} has no cuts.*.jsonl.gz; expected a lhotse Shar folder")
-        sources.append(LazySharIterator(in_dir=folder, shuffle_shards=True, seed=seed))
-    weights = [len(source) if weight is None else weight for source, (_, weight) in zip(sources, weighted, strict=True)]
+        with lhotse_errors(path):
+            sources.append(LazySharIterator(in_dir=folder, shuffle_shards=True, seed=seed))
+    with own_readers(), lhotse_errors(f"{node.key}.shar_path"):
+        counted = zip(sources, weighted, strict=True)
+        weights = [len(source) if weight is None else weight for source, (_, weight) in counted]
     return _mixture(sources, sources, weights, seed, finite, in_workers=True)
 
 
@@ -158,11 +170,20 @@ def _read_cut_set(node: CheckedNode) -> CutSource:
     from lhotse import CutSet
     from lhotse.lazy import LazyMapper
 
+    from nest_ssl.data.lhotse_readers import lhotse_errors, own_readers
+
     path = node.config["cuts_path"]
-    file = resolve_path(path) if isinstance(path, str) else ""
-    if not Path(file).is_file():
+    if not isinstance(path, str):
         raise node.wrong("cuts_path", "the path of a lhotse cut set, such as cuts.jsonl.gz")
-    return CutSource(LazyMapper(CutSet.from_file(file), partial(_with_full_paths, folder=str(Path(file).parent))))
+    file = resolve_path(path)
+    reason = why_not_regular(file)
+    if reason is not None:
+        raise ConfigError(f"{node.key}.cuts_path: {path!r}: {reason}; expected a lhotse cut set, such as cuts.jsonl.gz")
+    with own_readers(), lhotse_errors(f"{node.key}.cuts_path: {file}"):
+        cuts = CutSet.from_file(file)
+    if not isinstance(cuts, CutSet):
+        raise ConfigError(f"{node.key}.cuts_path: {file!r} has no cuts; expected a lhotse cut set")
+    return CutSource(LazyMapper(cuts, partial(_with_full_paths, folder=str(Path(file).parent))))
 
 
 def _mixture(
@@ -201,9 +222,10 @@ def _weighted(node: CheckedNode, name: str, entry: Any) -> tuple[str, float | No
 def _shard_files(node: CheckedNode, pattern: str) -> list[str]:
     files = [resolve_path(name) for name in expand_paths([pattern], f"{node.key}.manifest_filepath")]
     for file in files:
-        if not Path(file).is_file():
+        reason = why_not_regular(file)
+        if reason is not None:
             raise ManifestError(
-                f"{node.key}.manifest_filepath: {file!r} does not exist; give the path of a JSON-lines manifest, "
+                f"{node.key}.manifest_filepath: {file!r}: {reason}; give the path of a JSON-lines manifest, "
                 "several as a list"
             )
     return files
@@ -215,8 +237,9 @@ def _shar_field(node: CheckedNode, paths: Any) -> list[str]:
         raise node.wrong("shar_path", "for each field a path or a list of paths")
     files = expand_paths(names, f"{node.key}.shar_path")
     for file in files:
-        if not Path(file).is_file():
-            raise ConfigError(f"{node.key}.shar_path: {file!r} does not exist; expected a shard")
+        reason = why_not_regular(file)
+        if reason is not None:
+            raise ConfigError(f"{node.key}.shar_path: {file!r}: {reason}; expected a shard")
     return files
 
 
@@ -228,14 +251,6 @@ def _with_full_paths(cut: Cut, folder: str) -> Cut:
         if source.type == "file":
             source.source = resolve_path(str(source.source), folder)
     return cut
-
-
-def _refuse_commands(cut: Cut) -> None:
-    """Data must not run programs: lhotse would."""
-    for part in (cut, *(track.cut for track in getattr(cut, "tracks", ()))):
-        for source in _sources(part):
-            if source.type == "command":
-                raise ManifestError(f"cut {cut.id}: its audio is the shell command {source.source!r}; expected a file")
 
 
 def _sources(cut: Cut) -> Sequence[Any]:

@@ -175,6 +175,7 @@ def _sampler(node: CheckedNode, source: CutSource, seed: int, shuffle: bool, ran
         min_duration=min_duration,
         max_duration=max_duration,
         channel=node.whole("channel_selector", least=0, default=None),
+        key=node.key,
     )
     common: dict[str, Any] = {
         "constraint": TimeConstraint(

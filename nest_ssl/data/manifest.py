@@ -14,18 +14,21 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from operator import itemgetter
 from reprlib import repr as short_repr
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from nest_ssl.data.file_kinds import not_text
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.errors import ManifestError
+from nest_ssl.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
 Seconds = float
 _BYTES_AT_ONCE = 2**16
+_LONGEST_LINE = 2**28  # bytes: 256 MB, for texts of whole books; what has no end of line is no manifest
 _BETWEEN_CHANNEL_FILES = "\0"  # an entry may name several files, one for each channel
 _END_OF_LINE = "\n"
 _INSIDE = ("dataset", "datasets", "sets", "utterances", "manifest")  # where data sets keep their manifests
@@ -195,16 +198,25 @@ def fingerprint(text: str) -> int:
 def line_blocks(file: str, size: int, key: str = "manifest_filepath") -> Iterator[tuple[int, bytes]]:
     """Whole lines of about `size` bytes in all, with the number of the first of them, up to the end of a file."""
     try:
-        with open(file, "rb") as content:  # noqa: PTH123
+        with open_regular(file) as content:
             number = 1
             while block := content.read(size):
-                block += content.readline()
+                kind = not_text(block) if number == 1 else None
+                if kind is not None:
+                    raise ManifestError(f"{key}: {file!r} is {kind}; expected a manifest with one JSON object a line")
+                block += _rest_of_line(content, file)
                 yield number, block
                 number += len(block.splitlines()) if b"\r" in block else block.count(b"\n")
-    except FileNotFoundError:
-        raise ManifestError(f"{key}: {file!r} does not exist; give the path of a JSON-lines manifest") from None
     except OSError as error:
-        raise ManifestError(f"{key}: {file!r} cannot be read: {error}") from None
+        reason = error.strerror or error
+        raise ManifestError(f"{key}: {file!r}: {reason}; give the path of a JSON-lines manifest") from None
+
+
+def _rest_of_line(content: BinaryIO, file: str) -> bytes:
+    rest = content.readline(_LONGEST_LINE)
+    if len(rest) == _LONGEST_LINE:
+        raise ManifestError(f"{file}: has a line of more than {_LONGEST_LINE} bytes; expected one JSON object a line")
+    return rest
 
 
 def numbered_lines(first: int, block: bytes) -> list[tuple[int, bytes]]:

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from nest_ssl.audio import AudioFile
+from nest_ssl.audio.opening import as_frames
 from nest_ssl.data.manifest import Seconds
 from nest_ssl.data.running_sum import RunningSums
 from nest_ssl.errors import AudioError
@@ -51,8 +52,8 @@ class SummedParts:
     def at(self, offset: Seconds, duration: Seconds | None) -> Part:
         if duration is None or self._remembered is None:
             return _in_memory(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
-        start = int(offset * self.sample_rate)
-        stop = start + int(duration * self.sample_rate)
+        start = as_frames(offset, self.sample_rate)
+        stop = start + as_frames(duration, self.sample_rate)
         sums = self._sums(self._remembered)
         if sums is not None and stop <= sums.length:
             return Part(sums.sign(self._read, start, stop), partial(self._read, start, stop))

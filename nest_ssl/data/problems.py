@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from nest_ssl.audio import AudioFile, AudioSegment, ChannelSelector
+from nest_ssl.audio.opening import FRAMES_UNKNOWN
 from nest_ssl.audio.silence import trim_silence
 from nest_ssl.data.manifest import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError
@@ -34,7 +35,6 @@ KINDS: tuple[str, ...] = get_args(Kind)
 
 LENGTH_TOLERANCE: Seconds = 0.1  # durations are often rounded, and those of MP3 files estimated
 _SAMPLES_THAT_TELL = 1000
-_FRAMES_UNKNOWN = 2**62  # libsndfile's answer for a stream is near 2**63
 
 
 class Problem(NamedTuple):
@@ -149,7 +149,7 @@ def file_name(entry: ManifestEntry) -> str:
 
 def seconds_in_file(file: AudioFile) -> Seconds:
     """Length of the whole file; NaN where only reading it would tell."""
-    return file.frames / file.sample_rate if 0 <= file.frames < _FRAMES_UNKNOWN else math.nan
+    return file.frames / file.sample_rate if 0 <= file.frames < FRAMES_UNKNOWN else math.nan
 
 
 def check_offset(entry: ManifestEntry, file_seconds: Seconds) -> None:

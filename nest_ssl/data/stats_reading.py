@@ -21,6 +21,7 @@ from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.data.stats_columns import Columns
 from nest_ssl.errors import ManifestError
+from nest_ssl.regular_file import why_not_regular
 
 Depth = Literal["samples", "headers", "manifest"]  # what is read
 _BYTES_AT_ONCE = 2**16
@@ -59,8 +60,9 @@ def _read_manifests(manifests: Sequence[str], columns: Columns, progress: Progre
     """The same without audio; the only problems that show are lines that are no entries."""
     files = [resolve_path(name) for name in manifests]
     for name, file in zip(manifests, files, strict=True):
-        if not Path(file).is_file():
-            raise ManifestError(f"{name}: is not a file; give the path of a JSON-lines manifest")
+        reason = why_not_regular(file)
+        if reason is not None:
+            raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
     findings, done, total = Findings(), 0, sum(Path(file).stat().st_size for file in files)
     for file in files:
         folder = os.path.dirname(os.path.abspath(file))  # noqa: PTH100, PTH120 - links are not followed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import soundfile
 
-from nest_ssl.audio.segment import audio_errors
+from nest_ssl.audio.opening import as_frames, audio_errors, open_audio, read_frames
 from nest_ssl.data.manifest import Seconds
 from nest_ssl.data.tar_members import audio_suffixes
 from nest_ssl.errors import AudioError
@@ -36,11 +36,11 @@ class PackedAudio:
 
 def pack(path: str, offset: Seconds, duration: Seconds | None) -> PackedAudio:
     """The audio from `offset` on; a file that is used nearly whole stays as it is, a part is cut out without loss."""
-    with audio_errors(path), soundfile.SoundFile(path) as file:
+    with open_audio(path) as file, audio_errors(path):
         rate = file.samplerate
-        start = int(offset * rate)
+        start = as_frames(offset, rate)
         frames = max(0, file.frames - start)
-        wanted = frames if duration is None else min(frames, int(duration * rate))
+        wanted = frames if duration is None else min(frames, as_frames(duration, rate))
         if wanted == 0:
             raise AudioError(f"{path}: has no samples at offset {offset:g} s")
         if start == 0 and frames - wanted < rate:  # durations are rounded, and training reads no more than they say
@@ -52,7 +52,7 @@ def pack(path: str, offset: Seconds, duration: Seconds | None) -> PackedAudio:
             format_ = "FLAC"
         if start:  # as training reads: after a needless seek MP3 files give other samples
             file.seek(start)
-        samples = file.read(wanted, dtype=dtype)
+        samples = read_frames(file, path, wanted, dtype)
         cut = io.BytesIO()
         soundfile.write(cut, samples, rate, format=format_, subtype=subtype)
     return PackedAudio(cut.getvalue(), format_.lower(), wanted / rate)
@@ -60,7 +60,7 @@ def pack(path: str, offset: Seconds, duration: Seconds | None) -> PackedAudio:
 
 def decode(name: str, content: bytes) -> None:
     """Raise if the bytes are not an audio file that can be read to its end."""
-    with audio_errors(name), soundfile.SoundFile(io.BytesIO(content)) as file:
+    with open_audio(name, content) as file, audio_errors(name):
         frames = sum(len(block) for block in file.blocks(1 << 20, dtype="float32"))
         if frames == 0 or frames < file.frames:
             raise AudioError(f"{name}: has {frames} samples where it says {file.frames}")

@@ -13,6 +13,7 @@ from itertools import groupby
 from typing import BinaryIO
 
 from nest_ssl.errors import ShardError
+from nest_ssl.regular_file import open_regular
 
 _BLOCK = tarfile.BLOCKSIZE
 _SAYS_NOTHING_ABOUT_AUDIO = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
@@ -55,11 +56,9 @@ def audio_suffixes() -> dict[str, int]:
 def open_shard(path: str) -> BinaryIO:
     """The tar file, to be read."""
     try:
-        return open(path, "rb")  # noqa: PTH123 - it is closed by whoever reads it
-    except FileNotFoundError:
-        raise ShardError(f"{path}: does not exist; expected a tar file") from None
+        return open_regular(path)
     except OSError as error:
-        raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ShardError(f"{path}: {error.strerror}; expected a tar file") from None
 
 
 def check_shard(path: str, key: str) -> None:
@@ -90,6 +89,12 @@ def audio_members(path: str, file: BinaryIO) -> Iterator[Member]:
         audio = [member for member in same if member.suffix in ranks]
         if audio:
             yield min(audio, key=lambda member: ranks[member.suffix])
+
+
+def check_members(path: str, file: BinaryIO) -> None:
+    """Raise if any header of an open tar file is damaged, or stands for a file with holes, which can be of any size."""
+    for _ in _members(path, file):
+        pass
 
 
 def read_member(path: str, file: BinaryIO, member: Member) -> bytes:

@@ -105,7 +105,7 @@ def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.json"], "nowhere.json: is not a file"),
+        (["nowhere.json"], "nowhere.json: no such file"),
         (["broken.json", "--write-clean", "broken.json"], "broken.json: is one of the manifests to check"),
         (["broken.json", "--ignore", "silence"], "--ignore: there is no 'silence' (did you mean 'silent'?)"),
         (["broken.json", "--channel-selector", "left"], "--channel-selector: is 'left'; expected a channel number"),

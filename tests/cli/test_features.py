@@ -58,7 +58,7 @@ def test_skipped_audio_is_named_and_makes_exit_code_1(folder: Path, tmp_path: Pa
         (["features", "nowhere.nemo", "0.wav", "--output", "f"], "'nowhere.nemo': is not a file"),
         (["features", "model.nemo", "0.wav", "--output", "f", "--layers", "9"], "--layers: there is no layer 9"),
         (["features", "model.nemo", "0.wav", "--output", "f", "--mix", "1"], "--mix: has 1 weights; expected 3"),
-        (["features", "model.nemo", "nowhere.json", "--output", "f"], "'nowhere.json' does not exist"),
+        (["features", "model.nemo", "nowhere.json", "--output", "f"], "'nowhere.json': no such file"),
         (["features", "model.nemo", "0.wav", "--output", "f", "--mix", "1,1,1", "--layers", "0"], "--mix, --layers: "),
         (["features", "model.nemo", "0.wav", "--output", "f", "--device", "nonsense"], "--device: is 'nonsense'; "),
         (["features", "model.nemo", "0.wav", "--output", "f", "--device", "cuda:99"], "this machine has cpu"),

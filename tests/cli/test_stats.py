@@ -148,7 +148,7 @@ def test_json_holds_everything_and_nothing_else_is_printed(stats: Callable[..., 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nowhere.json"], "nowhere.json: is not a file"),
+        (["nowhere.json"], "nowhere.json: no such file"),
         (["empty.json"], "empty.json: has no entries"),
         (["empty.json", "--manifest-only"], "empty.json: has no entries"),
         (["empty.json", "--quick", "--manifest-only"], "--quick and --manifest-only: give one of them"),

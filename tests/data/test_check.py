@@ -190,7 +190,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_read(manifest: Path, 
             check_manifests([str(manifest)], Rules(), **options)
     with pytest.raises(NestError, match="cannot be both"):
         check_manifests([str(manifest)], Rules(), clean=[tmp_path / "x"], report=tmp_path / "x")
-    with pytest.raises(ManifestError, match=r"absent\.json: is not a file"):
+    with pytest.raises(ManifestError, match=r"absent\.json: no such file"):
         check_manifests([str(manifest), "absent.json"], Rules(), clean=[tmp_path / "clean.json"])
     assert sorted(tmp_path.iterdir()) == before
 

@@ -414,7 +414,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(data: Path, tmp_path: 
     assert (len(batch.sample_id), batch.skipped) == (1, 2)
     assert [problem.line for problem in batch.problems] == [f"{tmp_path / 'manifest.json'}:{line}" for line in (2, 3)]
     assert not any("\n" in problem.message for problem in batch.problems)
-    with pytest.raises(AudioError, match=r"gone as well\.wav: cannot be read: .*manifest\.json:3\)"):
+    with pytest.raises(AudioError, match=r"gone as well\.wav: no such file \(.*manifest\.json:3\)"):
         list(build(_by_number(tmp_path, 3, unreadable_audio="stop")))
 
 
@@ -436,7 +436,7 @@ def test_a_batch_without_usable_audio_is_replaced_on_all_ranks_alike(
 
 def test_data_of_which_nothing_can_be_read_stops_the_run(tmp_path: Path) -> None:
     _write(tmp_path / "manifest.json", [{"audio_filepath": f"gone{n}.wav", "duration": 0.4} for n in range(30)])
-    with pytest.raises(AudioError, match=r"gone20\.wav: cannot be read: .*json:21\); neither could the files"):
+    with pytest.raises(AudioError, match=r"gone20\.wav: no such file \(.*json:21\); neither could the files"):
         list(build(_by_number(tmp_path, 1)))
 
 
@@ -500,7 +500,7 @@ def test_data_cannot_run_programs(tmp_path: Path) -> None:
     for number, dangerous in enumerate((cut, cut.pad(2.0))):
         CutSet.from_cuts([dangerous]).to_file(tmp_path / f"cuts{number}.jsonl")
         config = {"cuts_path": str(tmp_path / f"cuts{number}.jsonl"), "batch_size": 1, "use_lhotse": True}
-        with pytest.raises(ManifestError, match="its audio is the shell command 'touch"):
+        with pytest.raises(ManifestError, match="is of type 'command': 'touch"):
             list(build({**config, "sample_rate": RATE}))
     assert not marker.exists()
 
@@ -540,8 +540,8 @@ def test_the_same_number_for_all_processes_is_worth_a_warning(data: Path, caplog
         ({"max_cer": 5.0}, "max_cer: is 5.0"),
         ({"batch_duration": None}, "batch_duration: is missing, and batch_size too"),
         ({"manifest_filepath": None}, "manifest_filepath: is missing"),
-        ({"manifest_filepath": "gone.json"}, "manifest_filepath: 'gone.json' does not exist"),
-        ({"cuts_path": "gone.jsonl"}, "cuts_path: is 'gone.jsonl'"),
+        ({"manifest_filepath": "gone.json"}, "manifest_filepath: 'gone.json': no such file"),
+        ({"cuts_path": "gone.jsonl"}, "cuts_path: 'gone.jsonl': no such file"),
         ({"shar_path": "gone"}, "shar_path: 'gone' has no cuts"),
         ({"shar_path": {"cuts": "pipe:touch x"}}, "shar_path: is 'pipe:touch x'; expected a file"),
         ({"shar_path": {"recording": []}}, "shar_path: is .*of which one is `cuts`"),
@@ -551,7 +551,7 @@ def test_the_same_number_for_all_processes_is_worth_a_warning(data: Path, caplog
         ({"bucket_duration_bins": [2, 2]}, "bucket_duration_bins: is .*ascending"),
         ({"max_duration": None, "num_buckets": 40}, r"num_buckets: The number of buckets \(40\) must be smaller"),
         ({"min_duration": 30.0}, "min_duration: is 30.0; expected at most"),
-        ({"noise_manifest": "gone.json"}, "noise_manifest: 'gone.json' does not exist"),
+        ({"noise_manifest": "gone.json"}, "noise_manifest: 'gone.json': no such file"),
         ({"channel_selector": "average"}, "channel_selector: is 'average'"),
     ],
 )

@@ -266,7 +266,7 @@ def test_a_wrong_value_is_named_with_its_full_key(config: dict[str, Any], change
 
 
 def test_a_missing_manifest_names_its_key(config: dict[str, Any]) -> None:
-    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: 'absent\.json' does not exist"):
+    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: 'absent\.json': no such file"):
         build_dataloader({**config, "manifest_filepath": "absent.json"}, key=KEY)
 
 

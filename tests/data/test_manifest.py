@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import bz2
+import codecs
 import gc
+import gzip
+import io
 import logging
+import lzma
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
 
 from nest_ssl.data.manifest import Manifest, load_manifest
 from nest_ssl.data.shared_arrays import SharedArray
@@ -105,16 +115,81 @@ def test_a_bad_line_is_found_beyond_the_first_thousands(tmp_path: Path) -> None:
 
 
 def test_a_missing_manifest_names_the_key(tmp_path: Path) -> None:
-    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: '.*absent\.json' does not exist"):
+    with pytest.raises(ManifestError, match=r"model\.train_ds\.manifest_filepath: '.*absent\.json': no such file"):
         load_manifest([str(tmp_path / "absent.json")], key="model.train_ds.manifest_filepath")
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe\x00bad", None])
-def test_a_manifest_that_is_no_text_is_an_error(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "m.json"
-    path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(ManifestError, match="cannot be read"):
+def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError, match=r"manifest_filepath: '.*': is a folder; give the path"):
+        load_manifest([str(tmp_path)])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_named_pipe_is_no_manifest(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.json")
+    with pytest.raises(ManifestError, match=r"m\.json': is not a regular file \(a named pipe\)"):
+        load_manifest([str(tmp_path / "m.json")])
+
+
+AUDIO_FORMATS = ("WAV", "RF64", "W64", "FLAC", "OGG", "AIFF", "AU", "CAF", "NIST", "MP3")
+LINE = b'{"audio_filepath": "a.wav", "duration": 1.0}\n'
+
+
+@pytest.mark.parametrize("form", AUDIO_FORMATS)
+def test_audio_in_place_of_a_manifest_is_recognised(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "train.wav"
+    soundfile.write(path, np.random.default_rng(1).uniform(-0.1, 0.1, 16000), 16000, format=form)
+    with pytest.raises(ManifestError, match=r"train\.wav' is an audio file; expected a manifest with one JSON object"):
         load_manifest([str(path)])
+
+
+def _tarred(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        info = tarfile.TarInfo("m.json")
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _zipped(content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("m.json", content)
+    return packed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (gzip.compress(LINE), "packed by gzip"),
+        (bz2.compress(LINE), "packed by bzip2"),
+        (lzma.compress(LINE), "packed by xz"),
+        (_zipped(LINE), "a zip archive"),
+        (_tarred(LINE), "a tar file"),
+        (LINE.decode().encode("utf-16"), "text in UTF-16, not in UTF-8"),
+        (LINE.decode().encode("utf-16-le"), "text in UTF-16, not in UTF-8"),
+        (bytes(100), "a binary file"),
+    ],
+)
+def test_what_is_no_text_is_recognised(tmp_path: Path, content: bytes, kind: str) -> None:
+    (tmp_path / "m.json").write_bytes(content)
+    with pytest.raises(ManifestError, match=rf"m\.json' is {kind}; expected a manifest"):
+        load_manifest([str(tmp_path / "m.json")])
+
+
+@pytest.mark.parametrize("start", [b"", b"\n\n", b" ", codecs.BOM_UTF8])
+def test_text_is_not_taken_for_anything_else(tmp_path: Path, start: bytes) -> None:
+    line = '{"audio_filepath": "RIFF ID3 PK 语音 ÿþ.wav", "duration": 1.0}'.encode()
+    (tmp_path / "m.json").write_bytes(start + line)
+    assert len(load_manifest([str(tmp_path / "m.json")])) == 1
+
+
+def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nest_ssl.data.manifest._LONGEST_LINE", 2**10)
+    (tmp_path / "m.json").write_bytes(b" " * 2**20)
+    with pytest.raises(ManifestError, match=r"m\.json: has a line of more than 1024 bytes"):
+        load_manifest([str(tmp_path / "m.json")])
 
 
 def test_nothing_left_says_why(write_manifest: Writer) -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from nest_ssl.data.file_kinds import not_text
 from nest_ssl.data.manifest import load_manifest, numbered_lines, parse_line
 from nest_ssl.errors import ManifestError
 
@@ -91,6 +92,10 @@ def test_the_whole_is_what_its_lines_are_one_by_one(path: Path, content: bytes) 
             break
         entry = row.entry(str(path), number)
         expected.append((entry.audio_file, entry.duration, entry.offset, entry.line, entry.whole_file))
+    kind = not_text(content)
+    if kind is not None:
+        assert first_error is not None  # a file that can be used is text
+        first_error = f"manifest_filepath: {str(path)!r} is {kind}; expected a manifest with one JSON object a line"
     if first_error is not None or not expected:
         with pytest.raises(ManifestError) as caught:
             load_manifest([str(path)])

@@ -199,7 +199,7 @@ def test_manifests_without_entries_are_an_error(tmp_path: Path, depth: Depth) ->
         read_columns([str(empty)], depth)
     with pytest.raises(ManifestError, match=r"has no entries; .*wrong\.json:1: audio_filepath is None"):
         read_columns([str(empty), str(wrong)], depth)
-    with pytest.raises(ManifestError, match=r"absent\.json: is not a file"):
+    with pytest.raises(ManifestError, match=r"absent\.json: no such file"):
         read_columns(["absent.json"], depth)
 
 

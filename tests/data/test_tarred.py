@@ -316,7 +316,7 @@ def test_no_damage_gives_anything_but_our_errors(config: dict[str, Any], tarred:
 
 
 def test_a_missing_shard_names_its_key(config: dict[str, Any]) -> None:
-    with pytest.raises(ShardError, match=r"^model\.train_ds\.tarred_audio_filepaths: a_4\.tar: does not exist"):
+    with pytest.raises(ShardError, match=r"^model\.train_ds\.tarred_audio_filepaths: a_4\.tar: no such file"):
         build_dataloader({**config, "tarred_audio_filepaths": "a_{4..5}.tar"}, key=KEY)
 
 

@@ -53,7 +53,7 @@ def test_a_manifest_that_is_missing_is_the_runs_error(command: Command) -> None:
     made = plan(command("model.train_ds.manifest_filepath=nowhere.json"))
     (problem,) = made.problems
     assert (problem.name, problem.state) == ("data", "problem")
-    assert problem.found.startswith("model.train_ds.manifest_filepath: 'nowhere.json' does not exist")
+    assert problem.found.startswith("model.train_ds.manifest_filepath: 'nowhere.json': no such file")
 
 
 def test_the_dummy_corpus_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
