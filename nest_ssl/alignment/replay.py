@@ -30,6 +30,7 @@ from nest_ssl.alignment.recorder import (
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.checkpoint.config import config_of_values
 from nest_ssl.checkpoint.restore import refuse_larger_model
+from nest_ssl.checkpoint.weights import refuse_other_kinds
 from nest_ssl.data import AudioNoiseBatch
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
@@ -122,6 +123,7 @@ def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> No
     weights = theirs.initial_weights if number == 0 else theirs.step(number - 1).weights
     if weights is None:
         raise NestError(f"{theirs.folder}: step {number - 1} has no weights, so step {number} cannot be replayed")
+    refuse_other_kinds(weights, model.state_dict(), theirs.folder)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

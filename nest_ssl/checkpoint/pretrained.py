@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nest_ssl.checkpoint.files import read_model
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint
-from nest_ssl.checkpoint.safe_load import refuse_other_shapes
+from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.errors import CheckpointError, ConfigError, nearest
 
 _log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ def _load_part(model: nn.Module, state_dict: Mapping[str, Tensor], source: Weigh
     chosen = {name: tensor for name, tensor in source.select(state_dict).items() if name in own}
     if not chosen:
         raise CheckpointError(f"{source.path}: none of its {len(state_dict)} tensors is wanted and in the model")
-    refuse_other_shapes(chosen, own, source.path)
+    refuse_unusable_weights(chosen, own, source.path)
     model.load_state_dict(chosen, strict=False)
     _log.info(
         "initialised %d of the model's %d tensors from %s (%d in the file not used)",

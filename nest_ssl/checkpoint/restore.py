@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,8 +14,9 @@ from torch import Tensor
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, parse_config, refuse_evaluation
 from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_class, usable_config, write_model
-from nest_ssl.checkpoint.safe_load import reading, refuse_other_shapes
+from nest_ssl.checkpoint.safe_load import reading
 from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.models.parts import MODEL_KEYS
 from nest_ssl.models.size import check_size
@@ -49,14 +50,15 @@ def restore_model(
     map_location: torch.device | str | None = None,
     strict: bool = True,
     trainer: Trainer | None = None,
+    read: Callable[[Path], SavedModel] = read_model,
 ) -> Model:
     """The model in a file, ready to train (as in NeMo), on the GPU if there is one; its data need not exist.
 
     `override` takes the place of the whole configuration in the file. With `strict`, file and model must have the same
-    tensors; without, those that both have are loaded.
+    tensors; without, those that both have are loaded. `read` is for files whose name does not tell their format.
     """
     path = Path(path).expanduser()
-    saved = read_model(path)
+    saved = read(path)
     config = _chosen_config(saved.config, path, override)
     try:
         if strict:
@@ -135,7 +137,7 @@ def _load_weights(model: Any, weights: Mapping[str, Tensor], strict: bool, path:
     own = model.state_dict()
     if own.keys().isdisjoint(weights):
         raise CheckpointError(f"{path}: none of its {len(weights)} tensors is in the model")
-    refuse_other_shapes(weights, own, path)
+    refuse_unusable_weights(weights, own, path)
     if strict:
         _refuse_names([name for name in own if name not in weights], "is in the model but not in the file", path)
         _refuse_names([name for name in weights if name not in own], "is in the file but not in the model", path)

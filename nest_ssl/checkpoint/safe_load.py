@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,13 +48,3 @@ def checked_state_dict(value: Any, path: Path) -> dict[str, Tensor]:
     if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
         raise CheckpointError(f"{path}: its weights are not a table of named tensors")
     return dict(value)
-
-
-def refuse_other_shapes(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path) -> None:
-    """Say which tensor that the model has too is of another shape there, in one line rather than in torch's many."""
-    for name, tensor in weights.items():
-        if name in own and tensor.shape != own[name].shape:
-            raise CheckpointError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}; "
-                "use the model's own sizes or exclude it"
-            )

@@ -285,6 +285,11 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
+
+        path = (self._trainer.ckpt_path if self._trainer is not None else None) or "the checkpoint"
+        refuse_unusable_weights(checkpoint.get("state_dict", {}), self.state_dict(), path)
+        refuse_nonfinite_optimizer(checkpoint.get("optimizer_states"), path)
         processes = checkpoint.get("accumulated_gradients")
         self._accumulated = own_gradients(processes, self) if processes else {}
 
@@ -396,6 +401,35 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         if return_config:
             return restore_config(restore_path, override_config_path)
         return restore_model(cls, restore_path, override_config_path, map_location, strict, trainer)
+
+    @classmethod
+    def load_from_checkpoint(  # type: ignore[override]  # Lightning's takes URLs, open files and any keyword
+        cls,
+        checkpoint_path: Path | str,
+        map_location: torch.device | str | None = None,
+        hparams_file: None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        *,
+        cfg: Path | str | DictConfig | None = None,
+        trainer: pl.Trainer | None = None,
+    ) -> Any:
+        """`restore_from` of a Lightning checkpoint, whatever its name ends in; `cfg` takes the place of its settings.
+
+        Lightning's own would believe the file about the size of the model. Nothing but tensors and plain values is
+        ever read, so `weights_only=False` is an error, and so is a second file of settings.
+        """
+        from nest_ssl.checkpoint import load_lightning_model, restore_model
+
+        if weights_only is False:
+            raise ConfigError("weights_only: False would run code from the file; leave it out")
+        if hparams_file is not None:
+            raise ConfigError("hparams_file: not read; give the whole configuration of the model as cfg")
+        if not isinstance(checkpoint_path, Path | str):
+            raise ConfigError(f"checkpoint_path: {type(checkpoint_path).__name__} is not the path of a file")
+        return restore_model(
+            cls, checkpoint_path, cfg, map_location, strict is not False, trainer, read=load_lightning_model
+        )
 
     @classmethod
     def from_pretrained(

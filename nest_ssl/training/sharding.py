@@ -11,6 +11,7 @@ from typing import Any
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from nest_ssl.checkpoint import load_lightning_checkpoint
+from nest_ssl.checkpoint.weights import refuse_unusable_weights
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -32,6 +33,7 @@ class ShardedStrategy(ModelParallelStrategy):
         assert self.model is not None
         assert self.lightning_module is not None
         checkpoint = load_lightning_checkpoint(Path(self.broadcast(checkpoint_path)), in_place=True)
+        refuse_unusable_weights(checkpoint["state_dict"], self.lightning_module.state_dict(), checkpoint_path)
         strict = self.lightning_module.strict_loading
         whole = parts.StateDictOptions(full_state_dict=True, strict=strict)
         parts.set_model_state_dict(self.model, checkpoint.pop("state_dict"), options=whole)

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nest_ssl.checkpoint import convert, load_nemo
-from nest_ssl.errors import CheckpointError
+from nest_ssl.errors import CheckpointError, ConfigError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 
@@ -319,3 +319,52 @@ def refused(message: str, *arguments: Any) -> str:
         restore(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def checkpoint_of(model: EncDecDenoiseMaskedTokenPredModel, path: Path, **changes: Any) -> Path:
+    """A Lightning checkpoint of the model, with other entries where given."""
+    content = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams), **changes}
+    torch.save({"pytorch-lightning_version": pl.__version__, "epoch": 0, "global_step": 0, **content}, path)
+    return path
+
+
+def test_lightnings_own_way_to_load_goes_through_the_safe_reader(
+    model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
+) -> None:
+    load = EncDecDenoiseMaskedTokenPredModel.load_from_checkpoint
+    path = checkpoint_of(model, tmp_path / "last.of.all")
+    assert same_weights(load(path, map_location="cpu"), model)
+    assert same_weights(load(str(path), "cpu", None, True, True, cfg=model.cfg), model)
+    large: Any = OmegaConf.to_container(model.cfg, resolve=True)
+    large["encoder"] |= {"d_model": 16384, "n_layers": 20}
+    large_path = checkpoint_of(model, tmp_path / "large.ckpt", hyper_parameters={"cfg": large})
+    with pytest.raises(CheckpointError, match="its weights are for one of at most"):
+        load(large_path)
+    bomb: dict[str, Any] = {"state_dict": {}, "x": torch.ones(1).expand(10**6, 10**4)}
+    torch.save(bomb, tmp_path / "bomb.ckpt")
+    with pytest.raises(CheckpointError, match="many times the memory"):
+        load(tmp_path / "bomb.ckpt")
+    for wrong in ({"weights_only": False}, {"hparams_file": "x.yaml"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            load(path, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="checkpoint_path: BytesIO is not the path"):
+        load(io.BytesIO())  # type: ignore[arg-type]
+
+
+def test_weights_with_nan_are_not_restored_nor_resumed(
+    model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
+) -> None:
+    name = "encoder.layers.1.norm_out.weight"
+    spoilt = {
+        key: torch.full_like(value, torch.nan) if key == name else value for key, value in model.state_dict().items()
+    }
+    path = checkpoint_of(model, tmp_path / "spoilt.ckpt", state_dict=spoilt)
+    with pytest.raises(CheckpointError, match=f"^{re.escape(str(path))}: {name} holds NaN"):
+        restore(path)
+    for entries in ({"state_dict": spoilt}, {"state_dict": {}, "optimizer_states": [{"state": {0: spoilt[name]}}]}):
+        with pytest.raises(CheckpointError, match=r"the checkpoint: .* NaN"):
+            new_model().on_load_checkpoint(entries)
+    complex_weights = {**model.state_dict(), name: model.state_dict()[name].to(torch.complex64)}
+    path = checkpoint_of(model, tmp_path / "complex.ckpt", state_dict=complex_weights)
+    with pytest.raises(CheckpointError, match=f"{name} is complex64, in the model float32"):
+        restore(path)

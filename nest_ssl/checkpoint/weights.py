@@ -1,0 +1,78 @@
+"""Weights of a file against those of the model: the same shapes, numbers of the same kind, each of them finite.
+
+Torch would load complex numbers without their imaginary part and integers as if they were weights; a model with one
+NaN in it trains on and gives nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nest_ssl.errors import CheckpointError, one_line
+
+# Each is rounded to the model's; of what else torch has, such as float8 or quantised integers, no weights are made.
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def refuse_unusable_weights(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
+    """Name the first tensor that the model has too, but not of this shape or kind, or with numbers that are not finite.
+
+    Whole numbers, such as the batches that a batch norm has seen, stay whole numbers.
+    """
+    refuse_other_kinds(weights, own, path)
+    for name, tensor in weights.items():
+        if name in own and own[name].is_floating_point() and not _finite(tensor, own[name].dtype):
+            raise CheckpointError(
+                f"{path}: {one_line(name)} holds NaN or infinite numbers; use a checkpoint from before it went wrong"
+            )
+
+
+def refuse_other_kinds(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
+    """The same for shapes and kinds alone: what is replayed may hold what went wrong."""
+    for name, tensor in weights.items():
+        if name not in own:
+            continue
+        if tensor.shape != own[name].shape:
+            raise CheckpointError(
+                f"{path}: {one_line(name)} has shape {tuple(tensor.shape)}, in the model {tuple(own[name].shape)}; "
+                "use the model's own sizes or exclude it"
+            )
+        if not _fits(tensor.dtype, own[name].dtype) or tensor.layout != torch.strided:
+            kind = str(tensor.dtype if tensor.layout == torch.strided else tensor.layout).removeprefix("torch.")
+            wanted = str(own[name].dtype).removeprefix("torch.")
+            raise CheckpointError(f"{path}: {one_line(name)} is {kind}, in the model {wanted}; it is not converted")
+
+
+def refuse_nonfinite_optimizer(states: Any, path: Path | str) -> None:
+    """Name the first number of an optimiser's state that would make the next step's weights NaN."""
+    for name, tensor in _tensors(states, "optimizer_states"):
+        if tensor.is_complex() or (tensor.is_floating_point() and not _finite(tensor, tensor.dtype)):
+            raise CheckpointError(
+                f"{path}: {one_line(name)} holds NaN, infinite or complex numbers; use a checkpoint from before it "
+                "went wrong"
+            )
+
+
+def _fits(stored: torch.dtype, own: torch.dtype) -> bool:
+    if own.is_floating_point:
+        return stored in _FLOATS
+    whole = not (stored.is_floating_point or stored.is_complex) and stored != torch.bool
+    return stored == own or (own != torch.bool and whole)
+
+
+def _finite(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether all numbers are finite, also once they are rounded: 1e300 is infinite in float32."""
+    return bool(tensor.to(dtype).isfinite().all())
+
+
+def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        yield name, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, item in items:
+        yield from _tensors(item, f"{name}.{key}")
