@@ -77,6 +77,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         self.batches_without_masks = 0
         self.skipped_audio = 0
         self.prediction: MaskedPrediction | None = None  # of the batch at hand, for callbacks
+        self.shown_loss: Tensor | None = None  # of the latest batch: `train_loss`, where one was logged
         self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
         self.step_left_out = False  # the latest one, because its loss or gradient was not finite
         self._losses: list[Tensor] = []  # of the batches since the last update
@@ -202,6 +203,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         shown = loss.detach() if masked else None
         if self.trainer.world_size > 1:  # processes wait for each other only where somebody will look
             shown = self._mean_over_processes([] if shown is None else [shown]) if will_log(self.trainer) else None
+        self.shown_loss = shown
         if shown is not None:
             metrics["train_loss"] = shown
         self.log_dict(metrics, on_step=True, prog_bar=True, batch_size=len(batch.audio))

@@ -140,7 +140,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "status": ("Status", "状态"),
     "step": ("Steps", "步数"),
     "epoch": ("Epoch", "轮次"),
-    "train_loss": ("Training loss", "训练损失"),
+    "train_loss": ("Training loss, running mean", "训练损失（滑动平均）"),
     "val_loss": ("Validation loss", "验证损失"),
     "best_val_loss": ("Best validation loss", "最佳验证损失"),
     "train_accuracy": ("Training accuracy", "训练准确率"),

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
+from torch import Tensor
 
 from nest_ssl.training.throughput import Throughput
 
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
+_RECENT_LOSSES = 50  # that the shown one is the mean of: those of single batches differ by more than a day's progress
 
 
 class _Bar(Progress):
@@ -31,7 +35,10 @@ class _Bar(Progress):
 
 
 class TrainingProgress(Callback):
-    """Steps done, losses, learning rate, speed, share of waiting, time left. ASCII where the output is not UTF-8."""
+    """Steps done, losses, learning rate, speed, share of waiting, time left. ASCII where the output is not UTF-8.
+
+    The loss of the training is a running mean over the newest batches.
+    """
 
     def __init__(self, throughput: Throughput, interactive: bool | None = None) -> None:
         self.throughput = throughput
@@ -42,6 +49,7 @@ class TrainingProgress(Callback):
         self._shown_step = -1
         self._first_step = 0
         self._started_at = 0.0
+        self._losses: deque[Tensor] = deque(maxlen=_RECENT_LOSSES)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._first_step, self._started_at = trainer.global_step, time.monotonic()
@@ -61,12 +69,15 @@ class TrainingProgress(Callback):
         self._task = self._bar.add_task(
             "train", total=steps_to_train(trainer), completed=trainer.global_step, steps=_steps(trainer)
         )
-        self._bar.numbers = _numbers(trainer)
+        self._bar.numbers = self._numbers(trainer)
         self._bar.start()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        loss: Tensor | None = getattr(pl_module, "shown_loss", None)
+        if loss is not None:
+            self._losses.append(loss)
         seconds = _REFRESH_SECONDS if self.interactive else _LINE_SECONDS
         first = trainer.global_step == self._first_step + 1
         if first or time.monotonic() - self._shown_at >= seconds:
@@ -80,7 +91,7 @@ class TrainingProgress(Callback):
         if not trainer.sanity_checking:
             self._show(trainer, "train")
             if self._bar is not None:
-                self._bar.console.print(f"step {_steps(trainer)}  {_numbers(trainer)}", highlight=False)
+                self._bar.console.print(f"step {_steps(trainer)}  {self._numbers(trainer)}", highlight=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._shown_step != trainer.global_step:
@@ -98,12 +109,23 @@ class TrainingProgress(Callback):
         audio, wait = recent.audio_seconds_per_second, recent.data_wait_share
         speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
         if self._bar is not None:
-            self._bar.numbers = f"{_numbers(trainer)}{speed}"
+            self._bar.numbers = f"{self._numbers(trainer)}{speed}"
             self._bar.update(self._task, description=doing, completed=trainer.global_step, steps=_steps(trainer))
         elif not self.interactive:
             rate = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
             pace = f"{rate:.2f} steps/s{speed}{_time_left(trainer, rate)}"
-            print(f"step {_steps(trainer)}  {_numbers(trainer)}  {pace}", flush=True)
+            print(f"step {_steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
+
+    def _numbers(self, trainer: Trainer) -> str:
+        parts = []
+        if self._losses:
+            losses = torch.stack(list(self._losses))
+            parts.append(f"mean train_loss {float(losses[losses.isfinite()].mean()):.3f}")
+        if "val_loss" in trainer.callback_metrics:
+            parts.append(f"val_loss {float(trainer.callback_metrics['val_loss']):.3f}")
+        if trainer.optimizers:
+            parts.append(f"lr {trainer.optimizers[0].param_groups[0]['lr']:.2e}")
+        return "  ".join(parts)
 
     def _stop(self) -> None:
         if self._bar is not None:
@@ -123,18 +145,6 @@ def steps_to_train(trainer: Trainer) -> int | None:
 def _steps(trainer: Trainer) -> str:
     total = steps_to_train(trainer)
     return f"{trainer.global_step}/{total}" if total else str(trainer.global_step)
-
-
-def _numbers(trainer: Trainer) -> str:
-    parts = []
-    metrics = trainer.callback_metrics
-    if "train_loss" in metrics:
-        parts.append(f"train_loss {float(metrics['train_loss']):.3f}")
-    if "val_loss" in metrics:
-        parts.append(f"val_loss {float(metrics['val_loss']):.3f}")
-    if trainer.optimizers:
-        parts.append(f"lr {trainer.optimizers[0].param_groups[0]['lr']:.2e}")
-    return "  ".join(parts)
 
 
 def _time_left(trainer: Trainer, steps_per_second: float) -> str:

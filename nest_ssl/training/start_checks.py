@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,7 +14,7 @@ from nest_ssl.errors import ConfigError
 from nest_ssl.models.agreement import check_agreement
 from nest_ssl.models.frame_rate import check_frame_rate
 from nest_ssl.models.parts import check_parts
-from nest_ssl.shell import as_typed
+from nest_ssl.shell import as_typed, hydra_value
 
 _SETS = ("train_ds", "validation_ds")
 
@@ -39,7 +40,7 @@ def check_generated_data(cfg: DictConfig, command: Sequence[str]) -> Iterator[st
     own = {name: [path for path in paths if not is_generated(path)] for name, paths in named.items()}
     for name, other in (_SETS, _SETS[::-1]):
         if named[name] and not own[name] and own[other]:
-            yield _generated_speech(name, named[name][0], own[other][0], command)
+            yield _generated_speech(name, named[name][0], own[other], command)
     for name, node in nodes.items():
         noise = [path for path in sources({"manifest_filepath": node.get("noise_manifest")}) if is_generated(path)]
         if own[name] and noise:
@@ -49,15 +50,27 @@ def check_generated_data(cfg: DictConfig, command: Sequence[str]) -> Iterator[st
             )
 
 
-def _generated_speech(name: str, generated: str, own: str, command: Sequence[str]) -> str:
+def _generated_speech(name: str, generated: str, own: list[str], command: Sequence[str]) -> str:
     key = f"model.{name}.manifest_filepath"
     spoiled = "val_loss would say nothing of" if name == "validation_ds" else "what it learns would say nothing of"
-    line = f"{key}: {generated} is generated sounds, so {spoiled} {own}"
+    line = f"{key}: {generated} is generated sounds, so {spoiled} {own[0]}"
     if any(word.lstrip("+").startswith(f"{key}=") for word in command):
         return line
-    wanted = "val.json" if name == "validation_ds" else "train.json"
-    without = f" ({key}=null trains without validation)" if name == "validation_ds" else ""
-    raise ConfigError(f"{line}; give your own: {as_typed([*command, f'{key}={wanted}'])}{without}")
+    if name == "train_ds":
+        raise ConfigError(f"{line}; give your own: {as_typed([*command, f'{key}=train.json'])}")
+    raise ConfigError(f"{line}; {_held_out(own, command)} ({key}=null trains without validation)")
+
+
+def _held_out(own: list[str], command: Sequence[str]) -> str:
+    """How to come by a validation set, and the command that uses it."""
+    train, validation = (f"model.{name}.manifest_filepath=" for name in _SETS)
+    path = Path(own[0])
+    if len(own) > 1 or path.suffix not in (".json", ".jsonl"):
+        return f"give a part of your own: {as_typed([*command, f'{validation}val.json'])}"
+    parts = [str(path.with_suffix(f".{part}{path.suffix}")) for part in ("train", "val")]
+    others = [word for word in command if not word.lstrip("+").startswith(train)]
+    typed = as_typed([*others, train + hydra_value(parts[:1]), validation + hydra_value(parts[1:])])
+    return f"hold out a part of your own: {as_typed(['nest-ssl data split', own[0], '--val', '5%'])}, then: {typed}"
 
 
 def check_validation(cfg: DictConfig, command: Sequence[str]) -> Iterator[str]:

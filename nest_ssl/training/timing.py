@@ -57,14 +57,14 @@ class ValidationSchedule(Callback):
         interval = trainer.val_check_interval
         if not isinstance(interval, int) or trainer.check_val_every_n_epoch is None or not trainer.limit_val_batches:
             return
-        batches = _batches_in_epoch(pl_module.train_dataloader(), trainer)
+        batches = batches_in_epoch(pl_module.train_dataloader(), trainer)
         if batches is None or interval > batches:
             trainer.check_val_every_n_epoch = None
             known = "it is not known how many an epoch has" if batches is None else f"an epoch has {batches}"
             _log.info("validation every %d steps, counted across epochs (%s)", interval, known)
 
 
-def _batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:
+def batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:
     """Training batches that one process sees in an epoch; None for a stream of unknown length."""
     try:
         batches = len(loader)

@@ -29,7 +29,8 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).parents[2]
 NEMO_CONFIG = ["--config-path", str(Path(__file__).parent / "data"), "--config-name", "nemo_nest_fast-conformer"]
 STATE_AT_END = (
-    r"step 2/2  train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  data wait \d+%  left 0:00:00"
+    r"step 2/2  mean train_loss \d.*  val_loss \d.*  lr .* [\d.]+ steps/s  [\d.]+ audio s/s  "
+    r"data wait \d+%  left 0:00:00"
 )
 NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
 

@@ -29,7 +29,8 @@ class Regression(pl.LightningModule):
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         loss = self.layer(batch).square().mean()
-        self.log_dict({"train_loss": loss.detach(), "learning_rate": 0.1}, on_step=True)
+        self.shown_loss = loss.detach()
+        self.log_dict({"train_loss": self.shown_loss, "learning_rate": 0.1}, on_step=True)
         return loss
 
     def validation_step(self, batch: Tensor, batch_idx: int) -> None:

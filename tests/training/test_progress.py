@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import pytest
+import torch
 
 from nest_ssl.training import progress
 from nest_ssl.training.progress import TrainingProgress
@@ -21,7 +22,7 @@ def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
     fit(regression([3.0]), max_steps=4, val_check_interval=3, callbacks=[progress_of_no_audio(interactive=False)])
     output = capsys.readouterr().out
     lines = output.splitlines()
-    assert lines[0].startswith("step 1/4  train_loss ")
+    assert lines[0].startswith("step 1/4  mean train_loss ")
     assert "val_loss" not in lines[0]
     assert "val_loss 3.000  lr 1.00e-01" in lines[-1]
     assert lines[-1].startswith("step 4/4")
@@ -29,6 +30,25 @@ def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
     assert lines[-1].endswith("  left 0:00:00")
     assert output.isascii()
     assert all(character.isprintable() or character == "\n" for character in output)
+
+
+def test_the_loss_shown_is_the_mean_of_the_newest_batches_that_have_one(
+    fit: Any, regression: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_RECENT_LOSSES", 3)
+    model, losses = regression(samples=7), [8.0, 4.0, 6.0, float("nan"), None, 2.0, 1.0]
+    train = model.training_step
+
+    def training_step(batch: Any, batch_idx: int) -> Any:
+        result = train(batch, batch_idx)
+        model.shown_loss = None if losses[batch_idx] is None else torch.tensor(losses[batch_idx])
+        return result
+
+    model.training_step = training_step
+    fit(model, max_steps=7, limit_val_batches=0, callbacks=[progress_of_no_audio(interactive=False)])
+    shown = re.findall(r"mean train_loss (\S+)", capsys.readouterr().out)
+    assert shown[:7] == ["8.000", "6.000", "6.000", "5.000", "5.000", "4.000", "1.500"]
 
 
 def test_lines_are_few_when_steps_are_fast(fit: Any, regression: Any, capsys: pytest.CaptureFixture) -> None:

@@ -38,11 +38,12 @@ def _generated_data(*typed: str, config: str = "nest_fast-conformer") -> list[st
 
 def test_own_training_data_with_the_configurations_dummy_validation_is_refused_with_the_command_that_works() -> None:
     with pytest.raises(ConfigError) as refusal:
-        _generated_data("model.train_ds.manifest_filepath=mine.json")
+        _generated_data("model.train_ds.manifest_filepath=mine.json", "trainer.max_steps=9")
     assert str(refusal.value) == (
         f"{VALIDATION}: data/dummy_ssl/val_manifest.json is generated sounds, so val_loss would say nothing of "
-        "mine.json; give your own: python train.py model.train_ds.manifest_filepath=mine.json "
-        f"{VALIDATION}=val.json ({VALIDATION}=null trains without validation)"
+        "mine.json; hold out a part of your own: nest-ssl data split mine.json --val 5%, then: python train.py "
+        f"trainer.max_steps=9 model.train_ds.manifest_filepath=mine.train.json {VALIDATION}=mine.val.json "
+        f"({VALIDATION}=null trains without validation)"
     )
 
 
