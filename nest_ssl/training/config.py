@@ -112,6 +112,8 @@ def _is_one_value(token: str) -> bool:
         return not OverridesParser.create().parse_override(token).is_sweep_override()
     except HydraException:
         return False
+    except ValueError as error:  # an integer of more digits than Python reads
+        raise ConfigError(f"{token[:40]}...: {_one_line(error)}") from error
 
 
 def _yaml_position(error: yaml.YAMLError, path: Path) -> str:

@@ -22,7 +22,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, refuse_growth
 from nest_ssl.checkpoint.inspection import DEEPEST
-from nest_ssl.errors import CheckpointError, ConfigError
+from nest_ssl.checkpoint.yaml_numbers import odd_number
+from nest_ssl.errors import CheckpointError, ConfigError, one_line
 
 _MOST_VALUES = 10_000  # beyond those that are written out: lists of manifests can be long
 _MOST_COPIES = 1000  # of one text in others
@@ -69,6 +70,9 @@ def refuse_hostile_yaml(path: Path) -> None:
     content = path.read_bytes()
     if b"*" in content and b"&" in content:
         _refuse_alias_growth(content, path)
+    wrong = odd_number(content.decode("utf-8", errors="replace"))
+    if wrong is not None:
+        raise ConfigError(f"{path}: {one_line(wrong)}")
 
 
 def _refuse_alias_growth(content: bytes, path: Path) -> None:

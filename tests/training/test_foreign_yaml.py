@@ -190,3 +190,22 @@ def test_a_damaged_file_is_read_or_refused(at: int, cut: int, new: str, tmp_path
     except NestError as error:
         message = str(error)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        ("12:00:00:00", "base 60"),
+        ("017", "base 8"),
+        ("9" * 4301, "an integer of 4301 digits"),
+        ("1e999", "larger than any number"),
+    ],
+)
+def test_numbers_that_are_not_what_they_look_like_are_refused(tmp_path: Path, written: str, message: str) -> None:
+    refused(write(tmp_path, f"a: 1\nb: {{c: {written}}}\n"), f"foreign.yaml: line 2: .*{message}")
+
+
+def test_an_integer_without_end_on_the_command_line_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(write(tmp_path, "seed: 1\n"), f"seed={'9' * 4301}")
+    assert "\n" not in str(caught.value)
