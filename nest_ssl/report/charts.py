@@ -67,9 +67,10 @@ class _Scale:
 def curve_chart(chart: Chart, caption: str, *, logarithmic: bool = False, style: str = "narrow") -> str:
     """Curves, levels and marks in one frame."""
     scale = _scale(chart, logarithmic)
-    parts = [*_axes(chart, scale), *_marks(chart, scale), *_levels(chart, scale)]
+    parts = [*_axes(chart, scale), *_marks(chart, scale)]
     for line in chart.lines:
         parts += _line(line, scale)
+    parts += _levels(chart, scale)  # last: their names must be legible where curves cross them
     parts.append('<path class="guide" d=""/>')
     return svg(_WIDTH, _HEIGHT, caption, parts, f"chart {style}", ' tabindex="0"')
 
@@ -77,7 +78,8 @@ def curve_chart(chart: Chart, caption: str, *, logarithmic: bool = False, style:
 def can_be_logarithmic(chart: Chart) -> bool:
     """All values above 0, and over more than a factor of two: else there is nothing to gain."""
     values = np.concatenate([line.curve.y for line in chart.lines])
-    return bool(len(values)) and values.min() > 0 and values.max() > 2 * values.min()
+    positive = values.min(initial=np.inf) > 0 and all(value > 0 for value, _ in chart.levels)
+    return bool(len(values)) and positive and values.max() > 2 * values.min()
 
 
 def histogram(counts: np.ndarray, edges: np.ndarray, caption: str, limits: tuple[float, float]) -> str:
@@ -157,10 +159,16 @@ def _marks(chart: Chart, scale: _Scale) -> Iterator[str]:
 
 
 def _levels(chart: Chart, scale: _Scale) -> Iterator[str]:
-    for value, name in chart.levels:
+    """A line across for each, from the top; its name is on the right, or on the left if there is no room for it."""
+    lowest = {"end": -math.inf, "start": -math.inf}  # name so far, on either side
+    for value, name in sorted(chart.levels, key=lambda level: -level[0]):
         y = float(scale.up(value))
         yield f'<path class="level" d="M{_FRAME.left:g} {y:.1f}H{_FRAME.right:g}"/>'
-        yield from text(name, _FRAME.right - 4, y + 13, "end level-name")
+        base = y + 13 if y + 13 <= _FRAME.bottom else y - 4
+        anchor = next((side for side, taken in lowest.items() if base - taken >= 13), "end")
+        lowest[anchor] = base
+        place = _FRAME.right - 4 if anchor == "end" else _FRAME.left + 4
+        yield from text(name, place, base, f"{anchor} level-name")
 
 
 def _line(line: Line, scale: _Scale) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,8 +9,11 @@ import numpy as np
 
 from nest_ssl.pages.text import Count, Html, Words, code, escaped
 from nest_ssl.report.charts import COLOURS, Chart, Line, can_be_logarithmic, curve_chart, legend, reading_data
+from nest_ssl.report.comparable import groups_of_one_task
 from nest_ssl.report.curves import curve_of
 from nest_ssl.report.events import Series
+from nest_ssl.report.gathered import RunReport
+from nest_ssl.report.levels import levels_of_runs
 from nest_ssl.report.run import Run
 from nest_ssl.report.texts import words
 
@@ -24,13 +26,14 @@ class Plan:
     tags: tuple[tuple[str, str], ...]
     share: bool = False
     hours: bool = False
-    guessing: bool = False  # shows the loss of guessing
+    of_task: bool = False  # runs with different tasks are not drawn into one frame
     mean: bool = True  # of what varies from step to step
+    book: int = 0
 
 
 TRAINING = (
-    Plan("losses", (("train_loss", "training"), ("val_loss", "validation")), guessing=True),
-    Plan("accuracies", (("train_accuracy", "training"), ("val_accuracy", "validation")), share=True),
+    Plan("losses", (("train_loss", "training"), ("val_loss", "validation")), of_task=True),
+    Plan("accuracies", (("train_accuracy", "training"), ("val_accuracy", "validation")), share=True, of_task=True),
     Plan("learning_rate", (("learning_rate", "training"),), mean=False),
     Plan("gradient_norm", (("gradient_norm", "training"),)),
     Plan("weight_norm", (("weight_norm", "training"),)),
@@ -40,85 +43,98 @@ THROUGHPUT = (
     Plan("audio_seconds_per_second", (("audio_seconds_per_second", "training"),), hours=True),
     Plan("data_wait_share", (("data_wait_share", "training"),), share=True, hours=True),
 )
+Numbered = Sequence[tuple[int, RunReport]]  # the place of a run on the page gives it its colour
 PADDING = Plan("padding_efficiency", (("padding_efficiency", "training"),), share=True)
 
 
-def curves_section(runs: Sequence[Run]) -> str:
-    figures, missing = _figures(TRAINING, runs)
+def curves_section(reports: Sequence[RunReport]) -> str:
+    figures, missing = _figures(TRAINING, reports)
     if not figures:
         return f"<section><h2>{words('curves')}</h2><p>{words('nothing_logged')}</p></section>"
     switch = f'<label class="choice"><input type="checkbox" class="logarithmic"> {words("logarithmic")}</label>'
     return (
-        f'<section><h2>{words("curves")}</h2>{run_legend(runs)}{switch}<div class="pair">{figures}</div>{missing}'
+        f'<section><h2>{words("curves")}</h2>{run_legend(reports)}{switch}<div class="pair">{figures}</div>{missing}'
         f'<p class="muted">{words("mean_hint")} {words("reading_hint")}</p></section>'
     )
 
 
-def throughput_section(runs: Sequence[Run]) -> str:
+def throughput_section(reports: Sequence[RunReport]) -> str:
     """With the padding too if there are several runs; that of a single one stands beside its data."""
-    figures, missing = _figures(THROUGHPUT if len(runs) == 1 else (*THROUGHPUT, PADDING), runs)
+    figures, missing = _figures(THROUGHPUT if len(reports) == 1 else (*THROUGHPUT, PADDING), reports)
     hint = f'<p class="muted">{words("hours_hint")}</p>' if figures else ""
-    content = f'{run_legend(runs)}<div class="pair">{figures}</div>{missing}{hint}'
+    content = f'{run_legend(reports)}<div class="pair">{figures}</div>{missing}{hint}'
     return f"<section><h2>{words('throughput')}</h2>{content}</section>"
 
 
-def codebook_section(runs: Sequence[Run]) -> str:
+def codebook_section(reports: Sequence[RunReport]) -> str:
     """Coverage and perplexity of every book that any of the runs logs."""
-    books = max((run.whole_setting("model.num_books") or 1 for run in runs), default=1)
+    books = max((report.run.whole_setting("model.num_books") or 1 for report in reports), default=1)
     parts = []
     for book in range(books):
-        figures, _ = _figures(_codebook_plans(book), runs)
+        figures, _ = _figures(_codebook_plans(book), reports)
         heading = f"<h3>{words('book', number=book)}</h3>" if books > 1 and figures else ""
         parts.append(f'{heading}<div class="pair">{figures}</div>' if figures else "")
     content = "".join(parts)
     if not content:
         return f"<section><h2>{words('codebooks')}</h2><p>{words('no_codebooks')}</p></section>"
-    return f"<section><h2>{words('codebooks')}</h2>{run_legend(runs)}{content}</section>"
+    return f"<section><h2>{words('codebooks')}</h2>{run_legend(reports)}{content}</section>"
 
 
-def padding_figure(runs: Sequence[Run]) -> str:
-    return "".join(_figures((PADDING,), runs))
+def padding_figure(reports: Sequence[RunReport]) -> str:
+    return "".join(_figures((PADDING,), reports))
 
 
-def run_legend(runs: Sequence[Run]) -> str:
+def run_legend(reports: Sequence[RunReport]) -> str:
     """Colours of the runs, where there are several."""
-    if len(runs) < 2:
+    if len(reports) < 2:
         return ""
-    return legend((f"colour-{index % COLOURS}", escaped(run.name)) for index, run in enumerate(runs))
+    return legend((f"colour-{index % COLOURS}", escaped(report.run.name)) for index, report in enumerate(reports))
 
 
 def _codebook_plans(book: int) -> tuple[Plan, ...]:
-    coverage = ("target_cumulative_coverage", "target_coverage", "predicted_coverage")
-    perplexity = ("target_perplexity", "predicted_perplexity")
+    def tags(*names: str) -> tuple[tuple[str, str], ...]:
+        return tuple((f"codebook_{book}/{name}", name) for name in names)
+
+    coverage = tags("target_cumulative_coverage", "target_coverage", "predicted_coverage")
     return (
-        Plan("perplexity", tuple((f"codebook_{book}/{name}", name) for name in perplexity)),
-        Plan("coverage", tuple((f"codebook_{book}/{name}", name) for name in coverage), share=True),
+        Plan("perplexity", tags("target_perplexity", "predicted_perplexity"), of_task=True, book=book),
+        Plan("coverage", coverage, share=True, of_task=True, book=book),
     )
 
 
-def _figures(plans: Sequence[Plan], runs: Sequence[Run]) -> tuple[str, str]:
+def _figures(plans: Sequence[Plan], reports: Sequence[RunReport]) -> tuple[str, str]:
     """The charts that can be drawn, and a line that names the others."""
     figures, missing = [], []
     for plan in plans:
-        lines = list(_lines(plan, runs))
-        if lines:
-            figures.append(_figure(plan, runs, lines))
-        else:
-            missing += [code(tag) for tag, _ in plan.tags]
+        drawn = [_figure(plan, group, lines, len(reports)) for group, lines in _charts(plan, reports)]
+        figures += drawn
+        missing += [code(tag) for tag, _ in plan.tags] if not drawn else []
     told = f'<p class="muted">{words("not_logged", names=Html(", ".join(missing)))}</p>' if missing else ""
     return "".join(figures), told
 
 
-def _lines(plan: Plan, runs: Sequence[Run]) -> Iterator[tuple[str, Line]]:
-    """Every curve with the key of its legend; colours tell runs apart, or the curves of a single one."""
-    for number, run in enumerate(runs):
+def _charts(plan: Plan, reports: Sequence[RunReport]) -> Iterator[tuple[Numbered, list[tuple[str, Line]]]]:
+    """The runs of each frame with their curves: all in one, unless their tasks differ and the chart depends on that."""
+    runs = [report.run for report in reports]
+    groups = groups_of_one_task(runs) if plan.of_task else [runs]
+    for group in groups:
+        numbered = [(number, report) for number, report in enumerate(reports) if report.run in group]
+        lines = list(_lines(plan, numbered, len(reports)))
+        if lines:
+            yield numbered, lines
+
+
+def _lines(plan: Plan, group: Numbered, of: int) -> Iterator[tuple[str, Line]]:
+    """Every curve with the key of its legend; colours tell the runs of a page apart, or the curves of a single one."""
+    for number, report in group:
+        run = report.run
         for place, (tag, name) in enumerate(plan.tags):
             series = run.history.get(tag)
             if series is None or not len(series.finite):
                 continue
             curve = curve_of(series, _along(series, run, plan), mean=plan.mean)
             breaks = _restarts(run, plan) if plan.hours else ()
-            if len(runs) == 1:
+            if of == 1:
                 yield name, Line(words(name), place, curve, breaks=breaks)
             else:
                 label = Words(*(Html(f"{escaped(run.name)} {text}") for _, text in words(name).languages))
@@ -132,24 +148,26 @@ def _along(series: Series, run: Run, plan: Plan) -> np.ndarray:
     return (series.times - run.history.starts[0].time) / 3600
 
 
-def _figure(plan: Plan, runs: Sequence[Run], named: Sequence[tuple[str, Line]]) -> str:
+def _figure(plan: Plan, group: Numbered, named: Sequence[tuple[str, Line]], of: int) -> str:
     lines = [line for _, line in named]
     chart = Chart(
         lines,
-        marks=_restarts(runs[0], plan) if len(runs) == 1 else (),
-        levels=list(_levels(plan, runs)),
+        marks=_restarts(group[0][1].run, plan) if of == 1 else (),
+        levels=levels_of_runs([(report.run.name, report.signs) for _, report in group], plan.title, plan.book),
         hours=plan.hours,
         share=plan.share,
     )
-    caption = f"chart-{plan.title}-{plan.tags[0][0].replace('/', '-')}"
+    part = "" if len(group) == of else f"-{group[0][0]}"  # of those that have no frame in common
+    whose = f" ({escaped(', '.join(report.run.name for _, report in group))})" if part else ""
+    caption = f"chart-{plan.title}-{plan.tags[0][0].replace('/', '-')}{part}"
     drawn = curve_chart(chart, caption, style="narrow")
     if can_be_logarithmic(chart) and not plan.hours:
         drawn = curve_chart(chart, caption, style="narrow linear")
         drawn += curve_chart(chart, caption, style="narrow log", logarithmic=True)
     return (
         f'<figure data-chart="{escaped(reading_data(chart))}">'
-        f'<figcaption id="{caption}"><strong>{words(plan.title)}</strong>{_notes(lines)}</figcaption>'
-        f'{_line_legend(named, len(runs))}{drawn}<output class="reading"></output></figure>'
+        f'<figcaption id="{caption}"><strong>{words(plan.title)}</strong>{whose}{_notes(lines)}</figcaption>'
+        f'{_line_legend(named, of)}{drawn}<output class="reading"></output></figure>'
     )
 
 
@@ -166,14 +184,6 @@ def _line_legend(named: Sequence[tuple[str, Line]], runs: int) -> str:
 def _notes(lines: Sequence[Line]) -> str:
     odd = sum(len(line.curve.not_finite) for line in lines)
     return f' <small class="warning">{words("not_finite_count", count=Count(odd))}</small>' if odd else ""
-
-
-def _levels(plan: Plan, runs: Sequence[Run]) -> Iterator[tuple[float, Words]]:
-    """What guessing costs, where all runs have the same code book."""
-    codes = {run.whole_setting("model.num_classes") for run in runs}
-    size = codes.pop() if len(codes) == 1 else None
-    if plan.guessing and size is not None and size > 1:
-        yield math.log(size), words("guessing_level")
 
 
 def _restarts(run: Run, plan: Plan) -> list[float]:

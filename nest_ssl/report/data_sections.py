@@ -35,7 +35,7 @@ def data_section(report: RunReport, number: int, *, padding: bool) -> str:
     )
     hint = ""
     if padding:
-        figures += padding_figure([report.run])
+        figures += padding_figure([report])
         hint = f'<p class="muted">{words("efficiency_hint")}</p>'
     return f'<section><h2>{words("data")}</h2><div class="pair">{figures}</div>{unread}{hint}</section>'
 

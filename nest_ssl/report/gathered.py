@@ -12,7 +12,7 @@ from nest_ssl.errors import NestError
 from nest_ssl.report.adjusted import adjustments_of, asked_for
 from nest_ssl.report.data_sets import DataSet, data_sets
 from nest_ssl.report.figures import Figure, as_numbers, key_figures
-from nest_ssl.report.health import Health, health_of, signs_of
+from nest_ssl.report.health import Health, Signs, health_of, signs_of
 from nest_ssl.report.preset import Change, Preset, nearest_preset
 from nest_ssl.report.run import Run
 from nest_ssl.report.samples import SampleSet, newest_samples
@@ -33,8 +33,12 @@ class RunReport:
         return status_of(self.run, self.now)
 
     @cached_property
+    def signs(self) -> Signs:
+        return signs_of(self.run, self.status.step)
+
+    @cached_property
     def health(self) -> Health:
-        return health_of(signs_of(self.run, self.status.step))
+        return health_of(self.signs)
 
     @cached_property
     def figures(self) -> list[Figure]:

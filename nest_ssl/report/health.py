@@ -60,6 +60,15 @@ class Book:
     predicted_perplexity: float | None
     best_predicted_perplexity: float | None
 
+    @property
+    def least_predicted_perplexity(self) -> float | None:
+        """Below it, the predictions narrow."""
+        return None if self.best_predicted_perplexity is None else FALLEN_SHARE * self.best_predicted_perplexity
+
+    @property
+    def predictions_narrow(self) -> bool:
+        return _below(self.predicted_perplexity, self.least_predicted_perplexity)
+
 
 @dataclass(frozen=True)
 class Signs:
@@ -78,6 +87,31 @@ class Signs:
     @property
     def warm(self) -> bool:
         return self.step >= self.warmup
+
+    @property
+    def guessing(self) -> float | None:
+        """log V: the loss of taking every code for as likely as any other."""
+        return math.log(self.codes) if self.codes is not None and self.codes > 1 else None
+
+    @property
+    def least_accuracy(self) -> float | None:
+        """Below it, accuracy may be luck."""
+        return CHANCE_TIMES / self.codes if self.codes else None
+
+    @property
+    def least_perplexity(self) -> float | None:
+        """Below it, targets carry too few of the bits of their code book."""
+        return self.codes**TARGET_BITS if self.codes else None
+
+    @property
+    def highest_val_loss(self) -> float | None:
+        """Above it, the validation loss has risen."""
+        return None if self.best_val_loss is None else RISEN_LOSS * self.best_val_loss
+
+    @property
+    def val_rises(self) -> bool:
+        now, highest = self.val_loss, self.highest_val_loss
+        return self.warm and now is not None and highest is not None and now > highest
 
     @property
     def frequencies(self) -> float | None:
@@ -113,11 +147,11 @@ def signs_of(run: Run, step: int) -> Signs:
     val_loss = get("val_loss")
     finite = None if val_loss is None or not len(val_loss.finite) else val_loss.finite.values
     warmup = run.whole_setting("model.optim.sched.warmup_steps")
-    accuracy = recent(get("train_accuracy"))
+    accuracy = _finite(recent(get("train_accuracy")))
     return Signs(
         codes=run.whole_setting("model.num_classes"),
         books=tuple(_books(run)),
-        loss=recent(get("train_loss")),
+        loss=_finite(recent(get("train_loss"))),
         accuracy=_last(get("val_accuracy")) if accuracy is None else accuracy,
         val_loss=None if finite is None else float(np.median(finite[-VALIDATIONS:])),
         best_val_loss=None if finite is None else float(finite.min()),
@@ -135,10 +169,10 @@ def health_of(signs: Signs) -> Health:
 
 def _of_targets(signs: Signs) -> Iterator[Finding]:
     for book in signs.books:
-        if book.target_perplexity is None or signs.codes is None:
+        if book.target_perplexity is None or signs.codes is None or signs.least_perplexity is None:
             continue
         values = {"book": book.number, "perplexity": book.target_perplexity, "codes": signs.codes}
-        if math.log(max(book.target_perplexity, 1.0)) < TARGET_BITS * math.log(signs.codes):
+        if book.target_perplexity < signs.least_perplexity:
             yield Finding("bad", "few_targets", values)
         elif signs.warm and _below(book.target_cumulative_coverage, CODES_EVER):
             yield Finding("caution", "idle_codes", {**values, "share": book.target_cumulative_coverage or 0.0})
@@ -158,7 +192,7 @@ def _of_predictions(signs: Signs) -> Iterator[Finding]:
             yield Finding("good" if signs.uses_context else "early", "few_predictions", values)
         elif predicted < COLLAPSED_SHARE * best:
             yield Finding("bad", "collapsing", values)
-        elif predicted < FALLEN_SHARE * best:
+        elif book.predictions_narrow:
             yield Finding("caution", "narrowing", values)
         else:
             yield Finding("good", "varied_predictions", values)
@@ -167,16 +201,15 @@ def _of_predictions(signs: Signs) -> Iterator[Finding]:
 def _of_loss(signs: Signs) -> Iterator[Finding]:
     if signs.not_finite > NOT_FINITE_SHARE:
         yield Finding("bad", "not_finite", {"share": signs.not_finite})
-    if signs.loss is None or signs.codes is None:
+    if signs.loss is None or signs.codes is None or (guessing := signs.guessing) is None:
         yield Finding("unknown", "no_loss")
         return
-    guessing = math.log(signs.codes)
     values = {"loss": signs.loss, "guessing": guessing, "step": signs.step, "warmup": signs.warmup}
     if not signs.warm:
         yield Finding("early", "warming_up", values)
     elif signs.loss > LEARNT_LOSS * guessing:
         yield Finding("bad", "not_learning", values)
-    elif signs.accuracy is not None and signs.accuracy < CHANCE_TIMES / signs.codes:
+    elif signs.accuracy is not None and _below(signs.accuracy, signs.least_accuracy):
         yield Finding("caution", "chance", {**values, "accuracy": signs.accuracy, "chance": 1 / signs.codes})
     elif signs.frequencies is not None and not signs.uses_context:
         values["frequencies"] = signs.frequencies
@@ -184,9 +217,8 @@ def _of_loss(signs: Signs) -> Iterator[Finding]:
         yield Finding("caution", "stuck", values) if stuck else Finding("early", "only_frequencies", values)
     else:
         yield Finding("good", "learning", values)
-    now, best = signs.val_loss, signs.best_val_loss
-    if signs.warm and now is not None and best is not None and now > RISEN_LOSS * best:
-        yield Finding("caution", "val_rises", {"now": now, "best": best})
+    if signs.val_rises:
+        yield Finding("caution", "val_rises", {"now": signs.val_loss or 0.0, "best": signs.best_val_loss or 0.0})
 
 
 def _books(run: Run) -> Iterator[Book]:
@@ -213,5 +245,9 @@ def _last(series: Series | None) -> float | None:
     return series.finite.last if series is not None and len(series.finite) else None
 
 
-def _below(value: float | None, bound: float) -> bool:
-    return value is not None and value < bound
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _below(value: float | None, bound: float | None) -> bool:
+    return value is not None and bound is not None and value < bound

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nest_ssl.pages.page import table
-from nest_ssl.pages.text import Count, Html, Words, escaped
+from nest_ssl.pages.text import Count, Html, Words, code, escaped
 from nest_ssl.report.charts import COLOURS
-from nest_ssl.report.figures import Figure
+from nest_ssl.report.comparable import Obstacle, Scope, obstacle
+from nest_ssl.report.figures import Figure, best_value
 from nest_ssl.report.gathered import RunReport
 from nest_ssl.report.health import Finding, Health
 from nest_ssl.report.run import Run
@@ -18,6 +20,8 @@ from nest_ssl.report.texts import number, plain_number, share, span, words
 SYMBOLS = {"good": "✓", "early": "…", "caution": "!", "bad": "✕", "unknown": "?"}
 _SHARES = ("share", "accuracy", "chance")  # values of findings that are read as per cent
 _COUNTS = ("codes", "book", "step", "warmup", "perplexity", "predicted", "targets", "best_codes")
+SCOPES: tuple[Scope, ...] = ("training", "validation")
+_MOST_KEYS = 6  # that a reason names; all of them stand in the table of differences
 _TILES = (
     *("train_loss", "val_loss", "train_accuracy", "val_accuracy", "audio_seconds_per_second", "data_wait_share"),
     *("padding_efficiency", "starts", "skipped_audio"),
@@ -50,7 +54,7 @@ def findings_list(health: Health) -> str:
 
 
 def comparison_table(reports: Sequence[RunReport]) -> str:
-    """Key figures side by side; the best of a row is strong."""
+    """Key figures side by side; the best of a row is strong, or the page says why these runs cannot be compared."""
     columns = [words("figure"), *(_run_name(index, report.run) for index, report in enumerate(reports))]
     verdicts = "".join(f"<td>{_mark(report.health)}</td>" for report in reports)
     states = "".join(f"<td>{words(report.status.state)}</td>" for report in reports)
@@ -58,11 +62,34 @@ def comparison_table(reports: Sequence[RunReport]) -> str:
         f'<tr><th scope="row">{words("verdict")}</th>{verdicts}</tr>',
         f'<tr><th scope="row">{words("status")}</th>{states}</tr>',
     ]
+    runs = [report.run for report in reports]
+    against = {scope: obstacle(runs, scope) for scope in SCOPES}
     for figures in zip(*(report.figures for report in reports), strict=True):
-        best = _best(figures)
-        cells = "".join(f"<td>{_strong(figure_text(of), of.value == best)}</td>" for of in figures)
+        scope = figures[0].scope
+        best = best_value(figures) if scope is None or against[scope] is None else None
+        cells = "".join(f"<td>{_strong(figure_text(of), best is not None and of.value == best)}</td>" for of in figures)
         rows.append(f'<tr><th scope="row">{words(figures[0].name)}</th>{cells}</tr>')
-    return table("figures", columns, "".join(rows)) + _troubles(reports)
+    return table("figures", columns, "".join(rows)) + _not_compared(against) + _troubles(reports)
+
+
+def _not_compared(against: Mapping[Scope, Obstacle | None]) -> str:
+    """Why no loss or accuracy is called the best: of both sets together where the reason is the same."""
+    found = {scope: why for scope, why in against.items() if why is not None}
+    if len(set(found.values())) == 1 and len(found) == len(SCOPES):
+        return _reason("both", next(iter(found.values())))
+    return "".join(_reason(scope, why) for scope, why in found.items())
+
+
+def _reason(scope: str, why: Obstacle) -> str:
+    parts = []
+    if why.keys:
+        shown = [code(key) for key in why.keys[:_MOST_KEYS]]
+        more = f" +{len(why.keys) - _MOST_KEYS}" if len(why.keys) > _MOST_KEYS else ""
+        parts.append(words("not_compared_keys", what=words(f"losses_{scope}"), keys=Html(", ".join(shown) + more)))
+    if why.unknown:
+        names = escaped(", ".join(why.unknown))
+        parts.append(words("not_compared_unknown", what=words(f"losses_{scope}"), names=names))
+    return "".join(f'<p class="not-compared">{part}</p>' for part in parts)
 
 
 def _troubles(reports: Sequence[RunReport]) -> str:
@@ -79,6 +106,8 @@ def figure_text(figure: Figure) -> Html:
     """As people read it; a dash for what is not there."""
     if figure.value is None:
         return Html("–")
+    if not math.isfinite(figure.value):
+        return number(figure.value)
     if figure.kind == "count":
         return Html(f"{int(figure.value):,}")
     return share(figure.value) if figure.kind == "share" else number(figure.value)
@@ -93,14 +122,6 @@ def _mark(health: Health) -> Html:
         f'<span class="state {health.state}"><b aria-hidden="true">{SYMBOLS[health.state]}</b> '
         f"{words(health.word)}</span>"
     )
-
-
-def _best(figures: Sequence[Figure]) -> float | None:
-    """Where one is better than another."""
-    values = [figure.value for figure in figures if figure.value is not None]
-    if len(set(values)) < 2 or not figures[0].better:
-        return None
-    return min(values) if figures[0].better == "lower" else max(values)
 
 
 def _strong(text: Html, is_best: bool) -> Html:

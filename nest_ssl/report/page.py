@@ -46,12 +46,11 @@ def render(reports: Sequence[RunReport]) -> str:
 
 
 def _single(report: RunReport) -> list[str]:
-    runs = [report.run]
     return [
         verdict_panel(report),
-        curves_section(runs),
-        codebook_section(runs),
-        throughput_section(runs),
+        curves_section([report]),
+        codebook_section([report]),
+        throughput_section([report]),
         data_section(report, 0, padding=True),
         samples_section(report, 0, _SAMPLES_ALONE),
         skipped_section(report.run),
@@ -62,13 +61,12 @@ def _single(report: RunReport) -> list[str]:
 
 
 def _several(reports: Sequence[RunReport]) -> list[str]:
-    runs = [report.run for report in reports]
     details = "".join(_folded_run(number, report) for number, report in enumerate(reports))
     return [
         f"<section><h2>{words('figures')}</h2>{comparison_table(reports)}</section>",
-        curves_section(runs),
-        codebook_section(runs),
-        throughput_section(runs),
+        curves_section(reports),
+        codebook_section(reports),
+        throughput_section(reports),
         differences_section(reports),
         f'<section class="runs"><h2>{words("each_run")}</h2>{details}</section>',
     ]

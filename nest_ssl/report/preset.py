@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nest_ssl.errors import ConfigError
@@ -42,7 +42,8 @@ def shipped_presets(folder: Path) -> list[Preset]:
             base = compose(folder.resolve(), path.stem, [])
             presets.append(Preset(path.stem, _plain(base)))
             presets += [
-                Preset(f"{path.stem} +size={name}", _plain(OmegaConf.merge(base, size))) for name, size in sizes.items()
+                Preset(f"{path.stem} +size={name}", _plain(OmegaConf.merge(base, size, _named(base, name))))
+                for name, size in sizes.items()
             ]
         except (ConfigError, OmegaConfBaseException):  # a file that somebody put there
             continue
@@ -73,6 +74,12 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _named(base: DictConfig, size: str) -> dict[str, str]:
+    """The name of a run of this size, as `+size=...` makes it."""
+    name = base.get("name")
+    return {"name": f"{name}-{size}"} if isinstance(name, str) else {}
 
 
 def _plain(config: Any) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from nest_ssl.pages.page import folded, table
 from nest_ssl.pages.text import Count, Html, code, escaped
 from nest_ssl.report.adjusted import ADJUSTED, reason_words
 from nest_ssl.report.events import Start
+from nest_ssl.report.figures import total_of
 from nest_ssl.report.gathered import RunReport
 from nest_ssl.report.preset import ABSENT, Change, changes
 from nest_ssl.report.run import Run
@@ -26,11 +27,11 @@ _MOST_KEYS_SHOWN = 25  # that differ between runs, before they are folded
 
 def skipped_section(run: Run) -> str:
     """Everything that training left out, and why."""
-    audio, unmasked, nonfinite = (
-        0 if series is None or not len(series.finite) else int(series.finite.last)
-        for series in map(run.history.get, ("skipped_audio", "batches_without_masks", "nonfinite_steps"))
-    )
+    totals = [total_of(run, name) for name in ("skipped_audio", "batches_without_masks", "nonfinite_steps")]
+    audio, unmasked, nonfinite = (int(total or 0) for total in totals)
     if not (audio or unmasked or nonfinite or run.problems or run.nonfinite_batches):
+        if None in totals:
+            return _section("skipped", f"<p>{words('skipped_unknown')}</p>")
         return _section("skipped", f"<p>{words('nothing_skipped')}</p>")
     counts = {"audio": Count(audio), "unmasked": Count(unmasked), "nonfinite": Count(nonfinite)}
     content = f"<p>{words('skipped_sum', **counts)}</p>{_problems(run.problems)}"

@@ -152,6 +152,17 @@ TEXTS: dict[str, tuple[str, str]] = {
     "starts": ("Starts", "启动次数"),
     "skipped_audio": ("Skipped audio", "跳过的音频"),
     "nonfinite_steps": ("Steps left out", "舍弃的步"),
+    "losses_training": ("Training loss and accuracy", "训练损失和准确率"),
+    "losses_validation": ("Validation loss and accuracy", "验证损失和准确率"),
+    "losses_both": ("Losses and accuracies", "损失和准确率"),
+    "not_compared_keys": (
+        "{what} are not compared: the runs solve different tasks, or on different data. They differ in {keys}.",
+        "{what}不作比较：各次运行的任务或数据不同。不同之处：{keys}。",
+    ),
+    "not_compared_unknown": (
+        "{what} are not compared: the configuration of {names} is not known, so the tasks may differ.",
+        "{what}不作比较：{names} 的配置未知，任务可能不同。",
+    ),
     # curves
     "curves": ("Curves", "曲线"),
     "losses": ("Loss", "损失"),
@@ -162,7 +173,14 @@ TEXTS: dict[str, tuple[str, str]] = {
     "masked_share": ("Share of frames that the loss uses", "参与损失的帧占比"),
     "training": ("training", "训练"),
     "validation": ("validation", "验证"),
-    "guessing_level": ("guessing: log V", "随机猜测：log V"),
+    "level_guessing": ("guessing: log V = {value}", "随机猜测：log V = {value}"),
+    "level_frequencies": ("frequencies alone: log P = {value}", "只知频率：log P = {value}"),
+    "level_val_rises": ("1.1 times the best validation: {value}", "最佳验证损失的 1.1 倍：{value}"),
+    "level_chance": ("twice guessing: 2/V = {value}", "随机猜测的两倍：2/V = {value}"),
+    "level_targets": ("least for targets: √V = {value}", "目标的下限：√V = {value}"),
+    "level_predictions": ("half of the best predictions: {value}", "预测最佳值的一半：{value}"),
+    "level_idle": ("least for targets since the start: {value}", "目标累计的下限：{value}"),
+    "level_of_run": ("{level} ({run})", "{level}（{run}）"),
     "logarithmic": ("logarithmic", "对数坐标"),
     "axis_steps": ("steps", "步"),
     "axis_hours": ("hours", "小时"),
@@ -245,6 +263,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "bad_samples": ("The samples cannot be read. {problem}", "样本无法读取。{problem}"),
     # skipped data
     "skipped": ("Skipped data", "跳过的数据"),
+    "skipped_unknown": (
+        "Not known: this run does not log what it skips.",
+        "未知：这次运行没有记录跳过的内容。",
+    ),
     "nothing_skipped": (
         "Nothing: no audio was skipped, every batch had masked frames, every step was finite.",
         "无：没有跳过音频，每个批次都有掩码帧，每一步都是有限数。",
