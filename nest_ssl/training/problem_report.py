@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -90,9 +91,21 @@ class ProblemReport(Callback):
         if not trainer.is_global_zero:
             return
         reports = {file: read_report(file) for file in sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))}
-        kinds = count_by_kind(record["kind"] for records in reports.values() for record in records)
-        if kinds:
-            _log.warning("problems with audio: %s; named in %s", kinds, ", ".join(map(str, reports)))
+        every = [record for records in reports.values() for record in records]
+        if every:
+            kinds = count_by_kind(record["kind"] for record in every)
+            _log.warning(
+                "problems with audio: %s: %s; named in %s", kinds, _outcomes(every), ", ".join(map(str, reports))
+            )
+
+
+def _outcomes(records: Iterable[dict[str, Any]]) -> str:
+    """How many utterances, and noise files, were skipped and how many were used; each counts once."""
+    last = {(record["file"], record["line"]): str(record.get("outcome", "used")) for record in records}
+    counts = Counter(last.values())
+    skipped, other_noise = counts["skipped"], counts["drew other noise"]
+    noise = f", {other_noise:,} of noise replaced by other noise" if other_noise else ""
+    return f"{skipped:,} skipped, {counts['used']:,} used{noise}"
 
 
 def read_report(file: Path) -> list[dict[str, Any]]:

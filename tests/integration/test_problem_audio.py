@@ -84,7 +84,8 @@ def test_a_run_goes_on_and_reports_each_problem_once(
     assert all(record["epoch"] == 0 and 0 <= record["step"] < 6 for record in read_report(report))
     output = capsys.readouterr().out
     summary = "3 unreadable, 1 empty, 1 not_finite, 1 channels, 1 silent, 1 shorter, 1 longer"
-    assert f"warning: problems with audio: {summary}; named in {report}\n" in output
+    outcomes = "5 skipped, 3 used, 1 of noise replaced by other noise"
+    assert f"warning: problems with audio: {summary}: {outcomes}; named in {report}\n" in output
     for line, _, outcome in of_utterances + of_noise:
         assert len(re.findall(rf"^warning: .*\({line}\); {outcome}$", output, flags=re.MULTILINE)) == 1
 

@@ -97,7 +97,22 @@ def test_every_process_has_its_own_and_the_first_sums_up(tmp_path: Path, caplog:
     assert not caplog.records
     first.on_train_end(at(2), None)  # type: ignore[arg-type]
     (line,) = caplog.messages
-    assert line == f"problems with audio: 1 unreadable, 1 silent; named in {tmp_path / 'problem_audio.rank1.jsonl'}"
+    kinds = "1 unreadable, 1 silent: 1 skipped, 1 used"
+    assert line == f"problems with audio: {kinds}; named in {tmp_path / 'problem_audio.rank1.jsonl'}"
+
+
+def test_an_utterance_with_two_problems_counts_once_and_noise_is_told_apart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    report, noise = (
+        ProblemReport(tmp_path),
+        Problem("empty", "/n.wav", "n.json:1", "/n.wav: is empty", "drew other noise"),
+    )
+    met(report, at(1), SILENT, SILENT._replace(kind="shorter"), GONE, GONE._replace(line="m.json:9"), noise)
+    met(report, at(2), GONE)
+    report.on_train_end(at(3), None)  # type: ignore[arg-type]
+    (line,) = caplog.messages
+    assert ": 2 skipped, 1 used, 1 of noise replaced by other noise; named in" in line
 
 
 def test_a_healthy_run_says_and_writes_nothing(
