@@ -22,12 +22,18 @@ def summary(findings: Findings, clean: Sequence[Path], report: Path | None) -> I
     if not findings.kinds:
         yield "no problems"
     else:
-        yield f"{findings.faulty_lines:,} lines have problems:"
+        stops = f", and would stop at {findings.no_entries:,} that are no entries" if findings.no_entries else ""
+        yield (
+            f"{findings.faulty_lines:,} lines have problems; training skips {findings.skipped:,} of them and uses "
+            f"{findings.used:,}{stops}:"
+        )
     yield from problem_lines(findings)
     if report is not None:
         yield f"all of them: {report}"
     elif findings.kinds:
         yield "to name all of them: --report FILE"
+    if findings.narrow.lines:
+        yield f"narrow band, by spectrum: {findings.narrow}"
     for overlap in findings.shared:
         manifest, other = (line.rpartition(":")[0] for line in (overlap.validation_line, overlap.training_line))
         yield (

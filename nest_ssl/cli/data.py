@@ -32,6 +32,10 @@ def check(
     sample_rate: Annotated[
         int | None, typer.Option(min=1, metavar="HZ", help="any other rate is a problem; by default none is")
     ] = None,
+    min_bandwidth: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="HZ", help="sound that ends below is a problem; by default it is only told"),
+    ] = None,
     channel_selector: Annotated[
         str | None, typer.Option(metavar="CHANNEL", help="as in the configuration: a number, or average")
     ] = None,
@@ -54,7 +58,7 @@ def check(
 
     Audio that it uses though it is suspicious: silent, shorter, longer (than its line says).
 
-    Only with --sample-rate: sample_rate.
+    Only with --sample-rate: sample_rate. Only with --min-bandwidth: narrow_band, by the spectrum of its loud parts.
 
     Exit code: 0 no problems, 1 problems, 2 failed.
 
@@ -78,6 +82,7 @@ def check(
             channel_selector=channel(channel_selector),
             tolerance=tolerance,
             quick=quick,
+            min_bandwidth=min_bandwidth,
             ignored=frozenset(_kinds(ignore or [])),
         )
         with Bar("checked") as bar:

@@ -101,6 +101,10 @@ def _notes(stats: Stats) -> Iterator[str]:
     if stats.in_tar and stats.depth != "manifest":
         yield f"{stats.in_tar:,} lines are members of tar files, which are not read here: --manifest-only"
 
+    if stats.problems.narrow.lines:
+        by = "spectrum" if stats.depth == "samples" else "sample rate"
+        yield from wrap(f"narrow band, by {by}: {stats.problems.narrow}", WIDTH, break_long_words=False)
+
 
 def _spreads(stats: Stats) -> Iterator[str]:
     """One line for each thing that was measured of every file."""

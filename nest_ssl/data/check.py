@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from nest_ssl.data.bandwidth import NarrowBand
 from nest_ssl.data.check_lines import Block, CheckedLine, Rules, check_block
 from nest_ssl.data.clean_manifests import new_file, write_clean
 from nest_ssl.data.manifest import line_blocks
@@ -39,10 +41,13 @@ class Findings:
 
     lines: int = 0
     faulty_lines: int = 0
+    skipped: int = 0  # of those, lines that training leaves out
+    no_entries: int = 0  # and lines at which it stops
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     sample_rates: Counter[int] = field(default_factory=Counter)
     examples: dict[str, list[Problem]] = field(default_factory=dict)
+    narrow: NarrowBand = field(default_factory=NarrowBand)
     shared: list[Overlap] = field(default_factory=list)  # audio of one manifest that is in another before it
 
     def add(self, found: Problem) -> None:
@@ -52,15 +57,24 @@ class Findings:
         if len(examples) < _EXAMPLES:
             examples.append(found)
 
+    @property
+    def used(self) -> int:
+        """Lines with problems that training uses all the same, where `suspicious_audio` is `use`."""
+        return self.faulty_lines - self.skipped - self.no_entries
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
             "lines": self.lines,
             "faulty_lines": self.faulty_lines,
+            "skipped": self.skipped,
+            "used": self.used,
+            "no_entries": self.no_entries,
             "hours": self.seconds / 3600,
             "problems": dict(self.kinds),
             "sample_rates": {str(rate): count for rate, count in self.sample_rates.items()},
             "examples": {kind: [record(found) for found in some] for kind, some in self.examples.items()},
+            "narrow_band": dataclasses.asdict(self.narrow),
             "shared": [dataclasses.asdict(overlap) for overlap in self.shared],
         }
 
@@ -138,6 +152,8 @@ def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: 
     findings.seconds += line.seconds
     if line.sample_rate is not None:
         findings.sample_rates[line.sample_rate] += 1
+    if not math.isnan(line.bandwidth) and not source.is_noise:
+        findings.narrow.add(line.bandwidth, line.seconds, f"{source.file}:{line.number}", source.rules.sample_rate)
     if line.fingerprint is not None:
         source.fingerprints.append(line.fingerprint)
         source.files.append(line.file)
@@ -146,6 +162,8 @@ def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: 
         source.numbers.append(line.number)
     if line.problems:
         source.faulty.append(line.number)
+        findings.no_entries += line.fingerprint is None
+        findings.skipped += any(found.outcome == "skipped" for found in line.problems)
     for found in line.problems:
         _list_problem(found, findings, listing)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nest_ssl.audio import AudioFile, ChannelSelector
+from nest_ssl.audio.bandwidth import Hertz, measure_bandwidth
 from nest_ssl.audio.loudness import Loudness, measure_loudness
 from nest_ssl.data.line_facts import Header, LineFacts, categories
 from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
@@ -35,6 +36,7 @@ class Rules:
     quick: bool = False  # headers only, which do not tell of damaged, silent or NaN samples
     ignored: frozenset[str] = frozenset()  # kinds of problems that are none
     facts: bool = False  # tell more about each line than what is wrong with it
+    min_bandwidth: Hertz | None = None  # None: any is no problem, but is told
 
 
 class Block(NamedTuple):
@@ -57,6 +59,7 @@ class CheckedLine(NamedTuple):
     seconds: Seconds = 0.0
     sample_rate: int | None = None
     facts: LineFacts | None = None  # if the rules ask for them
+    bandwidth: Hertz = math.nan
 
 
 class ParsedLine(NamedTuple):
@@ -75,6 +78,7 @@ class CheckedAudio:
     sample_rate: int | None = None  # of audio that can be used
     header: Header | None = None
     loudness: Loudness | None = None
+    bandwidth: Hertz = math.nan  # of a header, half of its rate
 
 
 def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
@@ -111,6 +115,7 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
         audio.seconds,
         audio.sample_rate,
         facts,
+        audio.bandwidth,
     )
 
 
@@ -143,9 +148,14 @@ def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> Non
                 file=None if several else file,
             )
             audio.seconds = len(samples) / rate
+            audio.bandwidth = measure_bandwidth(samples, rate)
             if rules.facts and not rules.quick:
                 audio.loudness = measure_loudness(samples, rate)
     audio.sample_rate = rate
+    if rules.quick:
+        audio.bandwidth = rate / 2
+    if rules.min_bandwidth is not None and audio.bandwidth < rules.min_bandwidth:
+        audio.problems.append(problem(entry, "narrow_band", f"holds no sound above {audio.bandwidth:g} Hz"))
     if rules.sample_rate not in (None, rate):
         audio.problems.append(problem(entry, "sample_rate", f"has {rate} Hz, not {rules.sample_rate}"))
 

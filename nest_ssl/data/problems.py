@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 BrokenKind = Literal["unreadable", "empty", "not_finite", "channels"]
 SuspiciousKind = Literal["silent", "shorter", "longer"]
-ListedKind = Literal["bad_line", "duplicate", "overlap", "sample_rate"]  # what only a check of manifests looks for
+# what only a check of manifests looks for
+ListedKind = Literal["bad_line", "duplicate", "overlap", "sample_rate", "narrow_band"]
 Kind = Literal[ListedKind, BrokenKind, SuspiciousKind]
 Outcome = Literal["used", "skipped", "drew other noise"]  # what training did with it
 UnreadablePolicy = Literal["skip", "stop"]

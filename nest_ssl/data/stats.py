@@ -177,7 +177,7 @@ class Stats:
         """For JSON."""
         values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
         found = self.problems.as_dict()
-        values["problems"] = {name: found[name] for name in ("faulty_lines", "problems", "examples")}
+        values["problems"] = {name: found[name] for name in ("faulty_lines", "problems", "examples", "narrow_band")}
         values["overrides"] = self.train_words[1:]
         values["commands"] = [as_typed(words) for words in (self.split_words, self.train_words) if words]
         return values

@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
+from nest_ssl.data.bandwidth import estimate_narrow_band
 from nest_ssl.doctor.facts import Facts
 from nest_ssl.doctor.finding import Finding, gigabytes
 from nest_ssl.doctor.plan import Plan
 from nest_ssl.training.platform import FSDP, describe
 
+_MEASURED = 64  # files whose bandwidth is estimated
 _SIGNALS = 3  # in a batch: clean, noise, mixed; four bytes a sample
 
 
@@ -37,6 +39,18 @@ def _check_data(plan: Plan, facts: Facts) -> Iterator[Finding]:
             *("data", "problem" if len(missing) == count else "warning"),
             f"{len(missing)} of {count} audio files looked for are not there, such as {missing[0]}",
             "nest-ssl data check names all of them; paths in a manifest are relative to its folder",
+        )
+
+
+def _check_bandwidth(plan: Plan, facts: Facts) -> Iterator[Finding]:
+    if plan.train_ds.get("is_tarred") or not plan.manifests:
+        return
+    rate = plan.train_ds.get("sample_rate") or plan.cfg.model.get("sample_rate") or 16000
+    found = estimate_narrow_band(plan.manifests, rate, _MEASURED)
+    if found.lines > 1:
+        yield Finding(
+            *("bandwidth", "warning", f"an estimate from {found.measured} files: {found}"),
+            "nest-ssl data check with --min-bandwidth names all of them, and leaves them out with --write-clean",
         )
 
 
@@ -99,5 +113,5 @@ def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
 
 
 _CHECKS: tuple[Callable[[Plan, Facts], Iterator[Finding]], ...] = (
-    *(_check_data, _check_workers, check_shared_memory, _check_windows_ddp),
+    *(_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_windows_ddp),
 )

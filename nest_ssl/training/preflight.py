@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 
-from nest_ssl.training.data_warnings import check_overlap
+from nest_ssl.training.data_warnings import check_bandwidth, check_overlap
 from nest_ssl.training.run_length import check_length
 from nest_ssl.training.start_checks import check_generated_data, check_model, check_validation
 
@@ -24,7 +24,7 @@ ConfigurationCheck = Callable[[DictConfig, Sequence[str]], Iterable[str]]
 DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
 
 CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (check_model, check_generated_data, check_validation)
-DATA_CHECKS: Sequence[DataCheck] = (check_overlap, check_length)
+DATA_CHECKS: Sequence[DataCheck] = (check_overlap, check_bandwidth, check_length)
 
 
 def check_configuration(cfg: DictConfig, command: Sequence[str]) -> None:

@@ -63,7 +63,7 @@ def test_problems_are_exit_code_1_and_a_summary_by_kind(check: Callable[..., Res
     done = check(broken, "--report", "all.jsonl", "--write-clean", "clean.json")
     assert (done.exit_code, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
-    assert lines[1] == "5 lines have problems:"
+    assert lines[1] == "5 lines have problems; training skips 5 of them and uses 0:"
     assert re.fullmatch(rf"  unreadable +5  missing-0-ä\.wav: .* \({re.escape(str(broken))}:4\)", lines[2])
     assert lines[5].strip() == "and 2 more"
     assert lines[6:] == ["all of them: all.jsonl", "clean manifest: clean.json"]

@@ -84,6 +84,7 @@ def test_every_problem_is_named_with_its_line(
     assert findings.kinds.total() == len(listed(report))
     assert findings.lines == len(lines) - 1  # one is blank
     assert findings.faulty_lines == sum(bool(kinds) for _, kinds in lines)
+    assert (findings.no_entries, findings.skipped, findings.used) == (3, 7, 5)
     assert findings.sample_rates[8000] == 1
     for record in map(json.loads, report.read_text().splitlines()):
         assert record["line"] in record["message"]

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import soundfile
+import soxr
 
 from nest_ssl.doctor.facts import Facts, Gpu
 from nest_ssl.doctor.finding import Finding
@@ -47,6 +50,19 @@ def test_data_is_described_and_usable(command: Command) -> None:
     assert (data.state, made.data_is_usable, made.model_is_usable) == ("ok", True, True)
     assert data.found.startswith("12 utterances")
     assert len(made.files()) == 12
+
+
+def test_telephone_speech_is_a_warning(command: Command, tmp_path: Path) -> None:
+    rows = []
+    for number in range(4):
+        samples = np.random.default_rng(number).standard_normal(16000) * np.hanning(16000) / 8
+        soundfile.write(tmp_path / f"{number}.wav", soxr.resample(samples, 8000, 16000), 16000)
+        rows.append(json.dumps({"audio_filepath": f"{number}.wav", "duration": 2.0}))
+    (tmp_path / "narrow.json").write_text("\n".join(rows))
+    (found,) = named(findings(command(f"model.train_ds.manifest_filepath={tmp_path}/narrow.json")), "bandwidth")
+    assert found.state == "warning"
+    assert found.found.startswith("an estimate from 4 files: 4 of 4 hold no sound above 4000 Hz")
+    assert not named(findings(command()), "bandwidth")
 
 
 def test_a_manifest_that_is_missing_is_the_runs_error(command: Command) -> None:

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+import soundfile
+import soxr
 
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.testing import manifests_of
@@ -50,4 +52,15 @@ def test_validation_utterances_that_are_trained_on_are_named_for_each_validation
 
 
 def test_a_healthy_corpus_gives_no_warning(corpus: DummyCorpus, capsys: pytest.CaptureFixture[str]) -> None:
-    assert not [line for line in warnings(corpus, capsys) if "trained on" in line]
+    assert not [line for line in warnings(corpus, capsys) if "trained on" in line or "narrow" in line]
+
+
+def test_narrow_band_training_data_is_told_as_an_estimate(
+    corpus: DummyCorpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in sorted((corpus.train_manifest.parent / "train").glob("*.wav"))[:4]:
+        samples, rate = soundfile.read(file)
+        soundfile.write(file, soxr.resample(soxr.resample(samples, rate, 8000), 8000, rate), rate)
+    (line,) = [line for line in warnings(corpus, capsys) if "narrow band" in line]
+    assert line.startswith("narrow band, an estimate from 6 training files: 4 of 6 hold no sound above 4000 Hz")
+    assert line.endswith("--min-bandwidth names all of them")
