@@ -34,9 +34,52 @@ class CheckpointError(NestError):
     """A checkpoint or archive that is damaged, unsafe or does not fit the model."""
 
 
+# what other tools and papers call a key of ours
+SYNONYMS = {
+    **dict.fromkeys(("learning_rate", "learningrate", "max_lr", "peak_lr"), "lr"),
+    **dict.fromkeys(("epoch", "epochs", "num_epochs", "n_epochs", "num_train_epochs"), "max_epochs"),
+    **dict.fromkeys(("step", "steps", "num_steps", "max_iters", "iterations", "max_updates", "updates"), "max_steps"),
+    **dict.fromkeys(("batch", "bs", "batchsize", "per_device_train_batch_size", "train_batch_size"), "batch_size"),
+    **dict.fromkeys(("max_tokens", "max_batch_duration", "batch_seconds"), "batch_duration"),
+    **dict.fromkeys(("gpu", "gpus", "num_gpus", "n_gpus", "n_gpu", "world_size", "nproc_per_node"), "devices"),
+    **dict.fromkeys(("node", "nodes", "nnodes", "n_nodes"), "num_nodes"),
+    **dict.fromkeys(("device", "cuda"), "accelerator"),
+    **dict.fromkeys(("worker", "workers", "n_workers", "num_loader_workers", "dataloader_num_workers"), "num_workers"),
+    **dict.fromkeys(("warmup", "warm_up", "warmup_updates", "num_warmup_steps"), "warmup_steps"),
+    **dict.fromkeys(("wd", "decay"), "weight_decay"),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "schedule"), "sched"),
+    **dict.fromkeys(("optimizer", "optimiser"), "optim"),
+    **dict.fromkeys(("grad_clip", "clip_grad", "clip_norm", "max_grad_norm", "gradient_clip"), "gradient_clip_val"),
+    **dict.fromkeys(
+        ("accumulate", "grad_accum", "accum_grad", "update_freq", "gradient_accumulation_steps"),
+        "accumulate_grad_batches",
+    ),
+    **dict.fromkeys(("fp16", "bf16", "amp", "dtype"), "precision"),
+    **dict.fromkeys(("val_interval", "eval_interval", "eval_steps", "valid_interval"), "val_check_interval"),
+    **dict.fromkeys(("log_interval", "log_every", "logging_steps"), "log_every_n_steps"),
+    **dict.fromkeys(("layers", "num_layers", "num_hidden_layers", "depth"), "n_layers"),
+    **dict.fromkeys(("heads", "num_heads", "attention_heads", "num_attention_heads"), "n_heads"),
+    **dict.fromkeys(("hidden_size", "embed_dim", "width", "dim"), "d_model"),
+    **dict.fromkeys(("kernel_size", "kernel"), "conv_kernel_size"),
+    **dict.fromkeys(("codebook_size", "num_codes", "vocab_size"), "num_classes"),
+    **dict.fromkeys(("codebooks", "num_codebooks", "books"), "num_books"),
+    **dict.fromkeys(("mask_ratio", "mask_probability", "mask_rate"), "mask_prob"),
+    **dict.fromkeys(("manifest", "train_manifest", "data", "dataset", "manifest_path"), "manifest_filepath"),
+    **dict.fromkeys(("noise", "noise_path"), "noise_manifest"),
+    **dict.fromkeys(("exp", "log_dir", "logdir", "save_dir", "experiment_dir"), "exp_dir"),
+    **dict.fromkeys(("resume", "ckpt", "checkpoint", "ckpt_path", "resume_from"), "resume_from_checkpoint"),
+    **dict.fromkeys(("wandb", "use_wandb"), "create_wandb_logger"),
+    **dict.fromkeys(("tensorboard", "use_tensorboard"), "create_tensorboard_logger"),
+    **dict.fromkeys(("pretrained", "init_from", "init_checkpoint"), "init_from_nemo_model"),
+    **dict.fromkeys(("random_seed", "manual_seed"), "seed"),
+}
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for the closest known word, or an empty string."""
-    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    """` (did you mean 'x'?)` for what another tool's name stands for or the closest known word, or an empty string."""
+    known = list(known)
+    synonym = SYNONYMS.get(word.lower())
+    match = [synonym] if synonym in known else difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 

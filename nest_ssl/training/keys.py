@@ -9,10 +9,11 @@ from lightning.pytorch import Trainer
 
 from nest_ssl.data.lhotse_data import LHOTSE_KEYS
 from nest_ssl.data.loader import DATASET_KEYS
-from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.errors import ConfigError
 from nest_ssl.models.parts import MODEL_KEYS, PARTS
 from nest_ssl.targets import arguments_of, resolve
 from nest_ssl.training.settings import CHECKPOINT_KEYS, EARLY_STOPPING_KEYS, EXPERIMENT_KEYS
+from nest_ssl.training.suggestions import suggestion
 from nest_ssl.training.values import check_types
 
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
@@ -24,13 +25,18 @@ _TOP_LEVEL = (
     *("init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt", "init_strict"),
 )
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
+# by nest_ssl/optim, which knows the options of each optimiser and schedule
+_CHECKED_LATER = (
+    *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
+    *(f"model.optim.sched.{name}" for name in ("name", "warmup_steps", "warmup_ratio", "min_lr", "max_steps")),
+)
 _NOT_FROM_A_FILE = ("callbacks", "plugins")
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
     """Refuse the first key of the resolved configuration that nothing reads, and trainer values of a wrong type."""
     known = known_keys(config)
-    _check_node(config, known, prefix="", everywhere=list(_dotted(known)))
+    _check_node(config, known, prefix="", everywhere=[*_dotted(known), *_CHECKED_LATER])
     trainer = config.get("trainer") or {}
     for name in _NOT_FROM_A_FILE:
         if trainer.get(name) is not None:
@@ -84,21 +90,13 @@ def _check_node(node: Mapping[str, Any], known: Keys, prefix: str, everywhere: l
     for name, value in node.items():
         key = f"{prefix}{name}"
         if name not in known:
-            raise ConfigError(f"{key}: no such key{_suggestion(str(name), key, known, prefix, everywhere)}")
+            raise ConfigError(f"{key}: no such key{suggestion(key, everywhere)}")
         below = known[name]
         if below is None or value is None:
             continue
         if not isinstance(value, Mapping):
             raise ConfigError(f"{key}: is {value!r}; expected keys below it, such as {key}.{next(iter(below))}")
         _check_node(value, below, f"{key}.", everywhere)
-
-
-def _suggestion(name: str, key: str, known: Keys, prefix: str, everywhere: list[str]) -> str:
-    """The nearest key of the same node; else one of that very name elsewhere; else the nearest of all."""
-    if nearest(name, known):
-        return nearest(name, known).replace("'", f"'{prefix}", 1)
-    same_name = [other for other in everywhere if other.rpartition(".")[2] == name]
-    return nearest(same_name[0], same_name) if same_name else nearest(key, everywhere)
 
 
 def _dotted(known: Keys, prefix: str = "") -> Iterator[str]:

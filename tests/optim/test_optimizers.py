@@ -62,6 +62,7 @@ def test_the_schedule_beside_the_options_is_not_an_option() -> None:
         ({"name": "adamw", "lr": -1.0}, r"^model\.optim: AdamW: Invalid learning rate"),
         ({"name": "adamw", "lr": 1.0, "weight_deacy": 0}, r"weight_deacy: AdamW has no such .*'weight_decay'"),
         ({"name": "adamw", "lr": 1.0, "params": []}, r"params: AdamW has no such option"),
+        ({"name": "adamw", "learning_rate": 1.0}, r"^model\.optim\.learning_rate: .*did you mean 'lr'"),
         ({"name": "adamww", "lr": 1.0}, r"^model\.optim\.name: 'adamww' .*did you mean 'adamw'"),
         ({"name": "novograd", "lr": 1.0}, r"'novograd' exists in NeMo only; use 'adamw'"),
         ({"_target_": "os.system", "lr": 1.0}, r"^model\.optim\._target_: 'os.system' is not a known optimiser"),
