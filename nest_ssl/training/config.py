@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.regular_file import why_not_regular
 from nest_ssl.training.command_line import CommandLine
 from nest_ssl.training.foreign_yaml import checked_sources, refuse_unfolding
 from nest_ssl.training.keys import check_keys
@@ -46,7 +47,7 @@ def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> Dic
     groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
     tokens = [_lenient(token, groups) for token in overrides]
     try:
-        with checked_sources(), initialize_config_dir(str(config_dir), version_base="1.3", job_name="train"):
+        with checked_sources(config_dir), initialize_config_dir(str(config_dir), version_base="1.3", job_name="train"):
             cfg = hydra_compose(config_name, overrides=tokens)
     except ConfigError:
         raise
@@ -69,7 +70,10 @@ def _tell_sizes_apart(cfg: DictConfig, overrides: Sequence[str], groups: set[str
 
 
 def _check_file(config_dir: Path, config_name: str) -> None:
-    if not (config_dir / f"{config_name}.yaml").is_file():
+    reason = why_not_regular(config_dir / f"{config_name}.yaml")
+    if reason is not None and not reason.startswith("no such file"):
+        raise ConfigError(f"--config-name: {config_dir / config_name}.yaml: {reason}; expected a YAML file")
+    if reason is not None:
         known = sorted(path.stem for path in config_dir.glob("*.yaml"))
         raise ConfigError(f"--config-name: there is no {config_name}.yaml in {config_dir}{nearest(config_name, known)}")
 

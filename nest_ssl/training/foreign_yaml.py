@@ -1,12 +1,14 @@
 """Configuration files that may come from anywhere, looked at when Hydra reads them.
 
-Hydra builds nothing from a file and its YAML makes no Python objects. But it imports the packages that
-`hydra.searchpath` names, and aliases or references to what holds more of them unfold beyond any memory.
+Hydra builds nothing from a file and its YAML makes no Python objects. But it imports the packages and modules that
+`hydra.searchpath` names, and aliases or references to what holds more of them unfold beyond any memory. So only three
+kinds of sources are left to it: files below the folder of the configuration, and the two that Hydra adds itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import yaml
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource as HydrasStructuredSource
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
@@ -24,18 +27,27 @@ from nest_ssl.checkpoint.config import LARGEST_CONFIG, refuse_growth
 from nest_ssl.checkpoint.inspection import DEEPEST
 from nest_ssl.checkpoint.yaml_numbers import odd_number
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
+from nest_ssl.regular_file import open_regular
 
 _MOST_VALUES = 10_000  # beyond those that are written out: lists of manifests can be long
 _MOST_COPIES = 1000  # of one text in others
-_HYDRAS_OWN = "pkg://hydra.conf"
+_HYDRAS_OWN = ("pkg://hydra.conf", "structured://")  # its own files, and what was registered in this process
 _REFERENCE = re.compile(r"\$\{[^{}]*?([\w-]*)\]?\}")  # its last word is the name of the key
 
 
 class CheckedFiles(FileConfigSource):
-    """Hydra's reader of files, preceded by a look at the file."""
+    """Hydra's reader of files, for those below one folder, preceded by a look at the file."""
+
+    folder: str  # of the configuration: set by `checked_sources`
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider, path)
+        _refuse_elsewhere(self.path, self.folder, f"hydra.searchpath: {path!r}")
 
     def load_config(self, config_path: str) -> ConfigResult:
-        refuse_hostile_yaml(Path(self.path) / self._normalize_file_name(config_path))
+        path = Path(self.path) / self._normalize_file_name(config_path)
+        _refuse_elsewhere(path, self.folder, f"defaults: {config_path!r}")
+        refuse_hostile_yaml(path)
         return super().load_config(config_path)
 
 
@@ -43,31 +55,58 @@ class HydrasOwnPackage(ImportlibResourcesConfigSource):
     """Hydra's reader of files in packages, for its own: to find a package, Python runs it."""
 
     def __init__(self, provider: str, path: str) -> None:
-        if path != _HYDRAS_OWN:
-            raise ConfigError(f"hydra.searchpath: {path!r} refused: it would run a package; give a folder")
+        _refuse_code(path)
+        super().__init__(provider, path)
+
+
+class StructuredConfigSource(HydrasStructuredSource):  # Hydra looks for a source of this name
+    """Hydra's reader of what Python modules have registered: none is imported for it."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        _refuse_code(path)
         super().__init__(provider, path)
 
 
 @contextlib.contextmanager
-def checked_sources() -> Iterator[None]:
-    """While this is open, Hydra reads files through the classes above."""
+def checked_sources(folder: Path) -> Iterator[None]:
+    """While this is open, Hydra reads through the classes above and no others, files from this folder alone."""
     Plugins.instance()  # which fills the registry, once in a process
     readers = SourcesRegistry.instance().types
     before = dict(readers)
-    readers.update({reader.scheme(): reader for reader in (CheckedFiles, HydrasOwnPackage)})
+    files: Any = type("CheckedFiles", (CheckedFiles,), {"folder": str(folder)})
+    readers.clear()
+    readers.update({reader.scheme(): reader for reader in (files, HydrasOwnPackage, StructuredConfigSource)})
     try:
         yield
     finally:
+        readers.clear()
         readers.update(before)
+
+
+def _refuse_code(path: str) -> None:
+    if path not in _HYDRAS_OWN:
+        raise ConfigError(f"hydra.searchpath: {path!r} refused: it would run Python code; give a folder")
+
+
+def _refuse_elsewhere(path: Path | str, folder: str, what: str) -> None:
+    """By their names: a link within the folder was put there by whoever owns it."""
+    found, own = (os.path.abspath(name) for name in (path, folder))  # noqa: PTH100 - `resolve` would follow links
+    if Path(own) not in (Path(found), *Path(found).parents):
+        raise ConfigError(f"{what} refused: it is not below {folder}; copy the files there")
 
 
 def refuse_hostile_yaml(path: Path) -> None:
     """Refuse a file that is absurdly long or, once its aliases are followed, large; whether it is YAML, Hydra says."""
-    if not path.is_file():
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
         return
-    if path.stat().st_size > LARGEST_CONFIG:
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}; expected a YAML file") from None
+    with file:
+        content = file.read(LARGEST_CONFIG + 1)
+    if len(content) > LARGEST_CONFIG:
         raise ConfigError(f"{path}: refused: {path.stat().st_size} bytes; at most {LARGEST_CONFIG} are read")
-    content = path.read_bytes()
     if b"*" in content and b"&" in content:
         _refuse_alias_growth(content, path)
     wrong = odd_number(content.decode("utf-8", errors="replace"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import time
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 import pytest
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.errors import HydraException
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -51,21 +56,88 @@ def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return trace
 
 
-SEARCH = "hydra: {searchpath: [pkg://payload]}\n"
+SEARCH = "hydra: {searchpath: [SCHEME://payload]}\n"
+
+
+@pytest.mark.parametrize("scheme", ["pkg", "structured"])
+@pytest.mark.parametrize(
+    "text",
+    [SEARCH, "hydra: {searchpath: ['${where}']}\nwhere: SCHEME://payload\n", "defaults: [_self_]\n" + SEARCH],
+)
+def test_a_search_path_imports_nothing(text: str, scheme: str, payload: Path, tmp_path: Path) -> None:
+    (folder := tmp_path / "config").mkdir()
+    text = text.replace("SCHEME", scheme)
+    refused(write(folder, text), rf"^hydra\.searchpath: '{scheme}://payload' refused: it would run Python code")
+    assert not payload.exists()
+    write(folder, text)  # Hydra by itself does, so the test would see it
+    with initialize_config_dir(str(folder), version_base="1.3"), contextlib.suppress(HydraException):
+        hydra_compose("foreign")
+    assert payload.exists()
+
+
+class _PluginSource(FileConfigSource):
+    """What a plugin of Hydra's might bring along."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "plugin"
+
+    def __init__(self, provider: str, path: str) -> None:
+        raise AssertionError("it was used")
+
+
+def test_sources_of_plugins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compose(CONFIG, MAIN, [])
+    monkeypatch.setitem(SourcesRegistry.instance().types, "plugin", _PluginSource)
+    refused(write(tmp_path, SEARCH.replace("SCHEME", "plugin")), "No config source registered for schema plugin")
+    assert SourcesRegistry.instance().types["plugin"] is _PluginSource  # for whoever else uses Hydra
+
+
+def test_files_of_other_folders_are_refused(tmp_path: Path) -> None:
+    for folder in ("config", "config/below", "config2"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"in_{folder[-5:]}.yaml").write_text("name: x\n")
+    folder = tmp_path / "config"
+    for elsewhere in (f"{tmp_path.as_posix()}/config2", f"file://{tmp_path.as_posix()}/config2"):
+        text = f"hydra: {{searchpath: ['{elsewhere}']}}\n"
+        refused(write(folder, text), r"^hydra\.searchpath: '.*config2' refused: it is not below")
+    refused(write(folder, "defaults: [../config2/in_nfig2]"), r"^defaults: '\.\./config2/in_nfig2' refused")
+    write(folder, f"hydra: {{searchpath: ['{tmp_path.as_posix()}/config/below']}}\ndefaults: [in_below]\n")
+    assert compose(folder, "foreign", []).name == "x"
 
 
 @pytest.mark.parametrize(
     "text",
-    [SEARCH, "hydra: {searchpath: ['${where}']}\nwhere: pkg://payload\n", "defaults: [_self_]\n" + SEARCH],
+    [
+        "hydra: {callbacks: {x: {_target_: payload.Callback}}}",
+        "hydra: {launcher: {_target_: payload.Launcher}}",
+        "hydra: {sweeper: {_target_: payload.Sweeper}}",
+        "hydra: {job_logging: {version: 1, handlers: {x: {'()': payload.Handler, class: payload.Handler}}}}",
+        "hydra: {hydra_logging: {version: 1, handlers: {x: {class: payload.Handler}}}}",
+        "hydra: {run: {dir: '${oc.create:payload}'}}",
+        "defaults: [{override hydra/launcher: payload}]",
+        "defaults: [{/hydra/callbacks: payload}]",
+        "defaults: ['pkg://payload/x']",
+        "defaults: ['structured://payload']",
+        "defaults: ['pkg:payload']",
+        "defaults: [/payload@_global_]",
+    ],
 )
-def test_a_search_path_imports_no_package(text: str, payload: Path, tmp_path: Path) -> None:
+def test_the_node_of_hydra_imports_nothing(text: str, payload: Path, tmp_path: Path) -> None:
     (folder := tmp_path / "config").mkdir()
-    refused(write(folder, text), r"^hydra\.searchpath: 'pkg://payload' refused: it would run a package")
+    with contextlib.suppress(ConfigError):
+        load(write(folder, text))
     assert not payload.exists()
-    write(folder, text)  # Hydra by itself does, so the test would see it
-    with initialize_config_dir(str(folder), version_base="1.3"):
-        hydra_compose("foreign")
-    assert payload.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_named_pipes_are_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    os.mkfifo(tmp_path / "group" / "bad.yaml")
+    refused(write(tmp_path, "defaults: [{group: bad}]"), "Could not find 'group/bad'")
+    (tmp_path / "foreign.yaml").unlink()
+    os.mkfifo(tmp_path / "foreign.yaml")
+    refused(tmp_path, r"--config-name: .*foreign\.yaml: is not a regular file \(a named pipe\)")
 
 
 def test_hydra_reads_files_as_ever_afterwards(tmp_path: Path) -> None:
