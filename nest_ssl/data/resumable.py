@@ -29,6 +29,7 @@ from nest_ssl.errors import NestError
 _log = logging.getLogger(__name__)
 # where a worker stands: its generators and, in a stream, its place; None: at the beginning, as torch seeds it
 Standing = tuple[RandomStates, Place | None] | None
+RESTART = "restart_epoch"  # in the state of a process: other data, or batches made in another way, so no place is valid
 _AFTER = "after"  # in the place of one who begins a stream anew: where it stood in the one before
 
 
@@ -116,7 +117,9 @@ class ResumableLoader(DataLoader[Any]):
         anew = isinstance(self.dataset, Stream) and (len(processes) != count or workers != self.num_workers)
         if anew:
             state["delivered"] = 0
-        if len(processes) != count or batch_size != self.batch_size:
+        if state.get(RESTART):
+            self._restart_epoch(state)
+        elif len(processes) != count or batch_size != self.batch_size:
             state["recounted"] = True
             self._share_out(state, processes, rank, count)
         if len(processes) != count or workers != self.num_workers:
@@ -132,6 +135,13 @@ class ResumableLoader(DataLoader[Any]):
         self._resumed = state
         if state["epoch"] is not None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(state["epoch"])
+
+    def _restart_epoch(self, state: dict[str, Any]) -> None:
+        """Turn a state within an epoch into one at its beginning, and forget where workers and streams stood."""
+        if 0 < state["delivered"] < state["batches_per_epoch"]:
+            state["delivered"], state["recounted"] = 0, True
+        state["rest"], state["place"], state["after_first_batch"] = None, None, None
+        state["workers"], state["last_worker"] = [(0, [None])] * self.num_workers, -1
 
     def _share_out(self, state: dict[str, Any], processes: Sequence[Mapping[str, Any]], rank: int, count: int) -> None:
         """Turn the state of one process of others into one of this: what is left of the epoch, each utterance once.

@@ -17,7 +17,7 @@ import torch
 
 from nest_ssl.environments import SetupError, installed_nemo
 from nest_ssl.memory import available_memory, group_limits, machine_memory
-from nest_ssl.training.platform import Machine
+from nest_ssl.training.platform import Machine, processor
 
 _FEATURES = {  # as Linux names them
     "avx2": "AVX2",
@@ -99,7 +99,7 @@ class Facts:
         """This machine; takes about a second."""
         machine = Machine.here()
         cores = os.cpu_count() or 1
-        cpu, features = _processor()
+        cpu, flags = processor()
         return cls(
             system=platform.system(),
             release=platform.release(),
@@ -112,7 +112,7 @@ class Facts:
             nvidia_card=_nvidia_card(),
             mps=machine.mps,
             cpu=cpu,
-            cpu_features=features,
+            cpu_features=tuple(shown for flag, shown in _FEATURES.items() if flag in flags),
             vector_kernels=torch.backends.cpu.get_cpu_capability(),
             bf16=machine.bf16,
             cores=cores,
@@ -146,19 +146,6 @@ def _nvidia_card() -> str | None:
         if done.returncode == 0 and done.stdout.strip():
             return ", driver ".join(part.strip() for part in done.stdout.splitlines()[0].split(","))
     return None
-
-
-def _processor() -> tuple[str, tuple[str, ...]]:
-    """Model and instruction sets, where the system tells."""
-    name, flags = platform.processor(), set()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            key, _, value = (part.strip() for part in line.partition(":"))
-            if key == "model name":
-                name = value
-            elif key in ("flags", "Features"):
-                flags = set(value.split())
-    return name, tuple(shown for flag, shown in _FEATURES.items() if flag in flags)
 
 
 def _usable_cores(cores: int) -> float:

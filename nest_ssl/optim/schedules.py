@@ -17,6 +17,7 @@ class WarmupPolicy(LRScheduler):
     """Linear warm-up to the base rate, which then stays; the base of every other schedule here."""
 
     needs_max_steps = False
+    ends_at_max_steps = True  # after that step the rate is `min_lr`
     max_steps: Any  # int, or None for a run without end
 
     def __init__(
@@ -69,6 +70,8 @@ class NoamAnnealing(WarmupPolicy):
 
     The configured rate is a factor, not the peak. Steps 0 and 1 share one rate, as in NeMo.
     """
+
+    ends_at_max_steps = False
 
     def __init__(self, optimizer: Optimizer, *, d_model: int, min_lr: float = 0.0, **shared: Any) -> None:
         self._normalize = d_model ** (-0.5)

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from nest_ssl.optim.schedules import WarmupPolicy
 from nest_ssl.shell import as_typed
 from nest_ssl.training.checkpoints import RunCheckpoint
 from nest_ssl.training.experiment import Experiment
@@ -75,7 +76,10 @@ def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None)
 def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], first_step: int, minutes: float) -> None:
     """Where everything is, and what to type next."""
     if trainer.global_step == first_step and experiment.resume_from is not None:
-        _log.info("nothing left to train: %s is at step %d", experiment.resume_from.name, first_step)
+        _log.info(
+            "nothing left to train: %s is at step %d; a larger trainer.max_steps trains on, name=NEW starts a new run",
+            *(experiment.resume_from.name, first_step),
+        )
     else:
         _log.info("trained %d steps in %.1f min", trainer.global_step - first_step, minutes)
     checkpoints = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
@@ -88,7 +92,7 @@ def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], f
             _log.info("NeMo archive:    %s", _shown(checkpoint.nemo_path))
     if experiment.settings.create_tensorboard_logger:
         _log.info("to see curves:   %s", as_typed(["tensorboard", "--logdir", _shown(experiment.folder)]))
-    if checkpoints and checkpoints[0].last_model_path:
+    if checkpoints and checkpoints[0].last_model_path and not _schedule_is_over(trainer):
         _log.info("to train on:     %s", how_to_continue(trainer, experiment, command, checkpoints[0].last_model_path))
 
 
@@ -103,6 +107,13 @@ def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[
     if not experiment.settings.resume_if_exists:
         words.append(f"exp_manager.resume_from_checkpoint={_shown(last)}")
     return as_typed(words)
+
+
+def _schedule_is_over(trainer: Trainer) -> bool:
+    """Whether a longer run would train on at `min_lr`, which is refused (continuation.py)."""
+    schedules = [entry.scheduler for entry in trainer.lr_scheduler_configs]
+    ends = [one.max_steps for one in schedules if isinstance(one, WarmupPolicy) and one.ends_at_max_steps]
+    return any(end is not None and end <= trainer.global_step for end in ends)
 
 
 def _short(count: int) -> str:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
@@ -41,7 +40,7 @@ from nest_ssl.training.run_files import (
 )
 from nest_ssl.training.samples import ValidationSamples
 from nest_ssl.training.settings import ExperimentSettings, read_settings
-from nest_ssl.training.timing import RunTimer, StepTiming
+from nest_ssl.training.timing import RunEarlyStopping, RunTimer, StepTiming
 
 _log = logging.getLogger(__name__)
 DEFAULT_FOLDER = "nest_experiments"
@@ -73,7 +72,7 @@ class Experiment:
         if settings.log_step_timing:
             callbacks.append(StepTiming())
         if settings.create_early_stopping_callback:
-            callbacks.append(EarlyStopping(**vars(settings.early_stopping_callback_params)))
+            callbacks.append(RunEarlyStopping(**vars(settings.early_stopping_callback_params)))
         if settings.max_time_per_run is not None:
             callbacks.append(RunTimer(settings.max_time_per_run))
         callbacks.append(ProblemReport(self.folder))
@@ -107,6 +106,7 @@ class ExperimentFolder(Callback):
     def __init__(self, experiment: Experiment, cfg: DictConfig) -> None:
         self.experiment = experiment
         self.cfg = cfg
+        self.records = True  # false for a start that trains nothing
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Make the first process's folder everyone's: each planned its own, maybe in another second."""
@@ -119,7 +119,7 @@ class ExperimentFolder(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = self.experiment.folder
-        if trainer.is_global_zero:
+        if trainer.is_global_zero and self.records:
             try:
                 self._write(folder)
             except OSError as error:

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import platform
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -161,6 +164,19 @@ def device_count(devices: Any, there: int) -> int:
 def _yaml(value: Any) -> str:
     """As the configuration writes it, so that a line can be typed as an override."""
     return OmegaConf.to_yaml(OmegaConf.create({"v": value})).removeprefix("v: ").strip().replace("\n", " ")
+
+
+def processor() -> tuple[str, set[str]]:
+    """The CPU's model and its instruction sets, where the system tells."""
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            key, _, value = (part.strip() for part in line.partition(":"))
+            if key == "model name":
+                name = value
+            elif key in ("flags", "Features"):
+                flags = set(value.split())
+    return name, flags
 
 
 def _cpu_multiplies_bf16() -> bool:

@@ -28,6 +28,7 @@ from nest_ssl.training.checkpoint_files import CheckpointFiles
 from nest_ssl.training.command_line import parse_command_line
 from nest_ssl.training.config import load_config
 from nest_ssl.training.console import announce, conclude, messages
+from nest_ssl.training.continuation import Continuation
 from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.monitor import TrainingMonitor
 from nest_ssl.training.nonfinite import NonFiniteSteps
@@ -85,15 +86,20 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     adjustments = fit_to_machine(cfg, machine)
     check_configuration(cfg, command)
     experiment = _experiment(cfg, adjustments)
+    continuation = None if experiment is None else Continuation(cfg, experiment)
     _seed(cfg.get("seed"))
     clock = _Clock()
     throughput = Throughput(_sample_rate(cfg))
-    trainer = _trainer(cfg, machine, experiment, throughput, [clock, *callbacks])
+    every = [clock, *callbacks] if continuation is None else [clock, *callbacks, continuation]
+    trainer = _trainer(cfg, machine, experiment, throughput, every)
     leave_with_the_first_process(trainer)
     with hold_run_folders(experiment if trainer.is_global_zero else None):
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-        model.maybe_init_from_pretrained_checkpoint(cfg)
         resume_from = experiment.resume_from if experiment else None
+        if continuation is not None:
+            continuation.check_weights(model)
+        if resume_from is None:  # a checkpoint brings its own weights
+            model.maybe_init_from_pretrained_checkpoint(cfg)
         announce(trainer, model, resume_from)
         stopped_by = _fit(trainer, model, resume_from)
         for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 from torch.utils.data import IterableDataset
 
 from nest_ssl.optim import will_log
@@ -47,6 +47,17 @@ class RunTimer(Timer):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         return
+
+
+class RunEarlyStopping(EarlyStopping):
+    """Lightning's early stopping; a continued run has the patience of its configuration, not of its checkpoint."""
+
+    @property
+    def state_key(self) -> str:
+        return super().state_key.replace(type(self).__qualname__, EarlyStopping.__qualname__, 1)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict({**state_dict, "patience": self.patience})
 
 
 class ValidationSchedule(Callback):
