@@ -48,6 +48,10 @@ def load_lightning_checkpoint(path: Path | str, in_place: bool = False) -> dict[
     `in_place`, tensors stay in the file until somebody looks at them.
     """
     path = Path(path)
+    if path.is_file() and path.stat().st_size == 0:
+        raise CheckpointError(
+            f"{path}: is empty: its copy was never finished; copy it again, or use another checkpoint"
+        )
     with reading(path, "a Lightning checkpoint"):
         with nemo_checkpoint_types():
             checkpoint = load_tensors(path, [name for _, name in _STAND_INS], mmap=in_place)

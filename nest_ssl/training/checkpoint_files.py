@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -106,7 +107,12 @@ def checkpoint_to_continue(folder: Path) -> Path | None:
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    """Checkpoints by the time of their writing; a link whose target is missing by its own."""
+    written = {}
+    for path in folder.glob("*.ckpt"):
+        with contextlib.suppress(FileNotFoundError):  # removed just now
+            written[path] = (path.stat() if path.exists() else path.lstat()).st_mtime_ns
+    return sorted(written, key=lambda path: written[path], reverse=True)
 
 
 def _damage(path: Path) -> str | None:
@@ -114,6 +120,10 @@ def _damage(path: Path) -> str | None:
 
     Nor does a sum cover the archive's own tables, so it is opened as it will be, too.
     """
+    if not path.exists():
+        return "it is a link whose target is missing"
+    if path.is_file() and path.stat().st_size == 0:
+        return "it is empty"
     try:
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()

@@ -29,6 +29,7 @@ from nest_ssl.training.command_line import parse_command_line
 from nest_ssl.training.config import load_config
 from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.continuation import Continuation
+from nest_ssl.training.dead_loader import dead_loader, told_once
 from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.monitor import TrainingMonitor
 from nest_ssl.training.nonfinite import NonFiniteSteps
@@ -113,7 +114,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
 def _fit(trainer: pl.Trainer, model: pl.LightningModule, resume_from: Path | None) -> BaseException | None:
     """Train to the end, or until the outside world says stop, which is returned."""
     try:
-        trainer.fit(model, ckpt_path=resume_from)
+        with told_once():
+            trainer.fit(model, ckpt_path=resume_from)
     except Stopped as stopped:
         _log.info("stopped by %s at step %d", stopped.name, trainer.global_step)
         return stopped
@@ -128,7 +130,7 @@ def _fit(trainer: pl.Trainer, model: pl.LightningModule, resume_from: Path | Non
             "trainer.accumulate_grad_batches as much for the same updates, or lower model.train_ds.max_duration"
         ) from error
     except RuntimeError as error:
-        lost = lost_process(trainer, error)
+        lost = dead_loader(error, trainer.global_step) or lost_process(trainer, error)
         if lost is None:
             raise
         raise NestError(lost) from error

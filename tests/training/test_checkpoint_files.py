@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from nest_ssl.errors import CheckpointError
-from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
+from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue, newest_last
 
 
 def write(path: Path, step: int, age: int = 0) -> Path:
@@ -34,11 +35,16 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
+def dangling(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("moved away.ckpt")
+
+
 def not_a_checkpoint(path: Path) -> None:
     torch.save({"weights": {}}, path)
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, cut_short, empty, not_a_checkpoint])
+@pytest.mark.parametrize("damage", [flip_a_bit, cut_short, empty, dangling, not_a_checkpoint])
 def test_a_damaged_checkpoint_is_passed_over_for_the_newest_that_is_whole(
     damage: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -76,6 +82,26 @@ def test_where_everything_is_damaged_nothing_is_trained_over_it(tmp_path: Path) 
         cut_short(write(tmp_path / name, 3))
     with pytest.raises(CheckpointError, match="every checkpoint is damaged; move them"):
         checkpoint_to_continue(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"), [(empty, "it is empty"), (dangling, "it is a link whose target is missing")]
+)
+def test_a_run_whose_only_checkpoint_is_empty_or_gone_does_not_begin_anew(
+    damage: Callable[[Path], None], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    last = write(tmp_path / "step=3-last.ckpt", 3)
+    damage(last)
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged; move them"):
+        checkpoint_to_continue(tmp_path)
+    assert f"{last}: damaged, passed over: {reason}" in caplog.text
+    assert newest_last(tmp_path) == last
+
+
+def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
+    (tmp_path / "a.ckpt").touch()
+    with pytest.raises(CheckpointError, match=r"a\.ckpt: is empty: its copy was never finished; copy it again, or use"):
+        CheckpointFiles().load_checkpoint(tmp_path / "a.ckpt")
 
 
 def test_a_folder_without_a_last_checkpoint_has_nothing_to_continue(tmp_path: Path) -> None:
