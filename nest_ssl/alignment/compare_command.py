@@ -7,7 +7,6 @@ import dataclasses
 import json
 import math
 import pickle
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from nest_ssl.alignment.recording import Recording
 from nest_ssl.alignment.text_report import text_report, verdict
 from nest_ssl.atomic import atomic_write
 from nest_ssl.errors import NestError
+from nest_ssl.printable import say, say_lines
 
 MATCH, MISMATCH, NOTHING_COMPARED = 0, 1, 2
 
@@ -30,13 +30,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         nemo, nest = Recording(options.nemo_output_dir), Recording(options.nest_output_dir)
         steps = None if options.step == "all" else list(parse_steps(options.step, "--step"))
         comparison = compare(nemo, nest, steps, tolerance)
-        print(f"NeMo: {_side(nemo)}\nnest_ssl: {_side(nest)}")
-        print(text_report(comparison))
+        say(f"NeMo: {_side(nemo)}")
+        say(f"nest_ssl: {_side(nest)}")
+        say_lines(text_report(comparison))
         if options.save_comparison is not None:
             save_comparison(comparison, options.save_comparison)
-            print(f"saved {options.save_comparison}")
+            say(f"saved {options.save_comparison}")
     except (NestError, RecordingError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return NOTHING_COMPARED
     return MATCH if comparison.aligned else MISMATCH
 

@@ -11,6 +11,7 @@ from nest_ssl.alignment import parameters
 from nest_ssl.alignment.parameters import ParameterComparison
 from nest_ssl.environments import installed_nemo
 from nest_ssl.errors import NestError
+from nest_ssl.printable import say, say_lines
 from nest_ssl.training.command_line import DEFAULT_CONFIG
 from nest_ssl.training.config import compose
 
@@ -25,13 +26,13 @@ def main(argv: Sequence[str] | None = None, description: str | None = __doc__) -
     try:
         if options.all_sizes:
             comparisons = _compare_all_sizes(options, folder)
-            print(parameters.table_of_sizes(comparisons))
+            say_lines(parameters.table_of_sizes(comparisons))
             return DIFFERENT if any(found.differences for found in comparisons.values()) else SAME
         comparison = _compare_one(options, folder)
     except (NestError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", error=True)
         return NOTHING_COMPARED
-    print(parameters.report(comparison, options.list))
+    say_lines(parameters.report(comparison, options.list))
     return DIFFERENT if comparison.differences else SAME
 
 

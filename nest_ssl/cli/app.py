@@ -17,6 +17,7 @@ from nest_ssl.cli.features import features
 from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
+from nest_ssl.printable import say, say_lines
 
 app = typer.Typer(
     name="nest-ssl",
@@ -113,8 +114,8 @@ def align(
                 tolerance=Tolerance(atol, rtol),
             )
             comparison = run_alignment(request)
-        print(summary(comparison))
-        print(f"report: {output / 'report.html'}")
+        say_lines(summary(comparison))
+        say(f"report: {output / 'report.html'}")
         return int(not comparison.aligned)
 
     exit_with(run)
@@ -146,7 +147,7 @@ def convert(
         if as_json:
             print(json.dumps({"source": str(source), "target": str(target), "bytes": target.stat().st_size}, indent=2))
         else:
-            print(f"wrote {target}")
+            say(f"wrote {target}")
         return 0
 
     exit_with(run)

@@ -11,6 +11,7 @@ from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.manifest import manifest as make_manifest
 from nest_ssl.cli.manifest import split
 from nest_ssl.cli.stats import stats
+from nest_ssl.printable import say
 
 app = typer.Typer(help="Look after manifests and audio.", no_args_is_help=True)
 
@@ -171,7 +172,7 @@ def make_dummy(
         corpus = make_dummy_corpus(
             output, train=train, val=val, noise=noise, seed=seed, force=force, progress=show_progress
         )
-        print(f"ready: {corpus.train_manifest}, {corpus.val_manifest.name}, {corpus.noise_manifest.name}")
+        say(f"ready: {corpus.train_manifest}, {corpus.val_manifest.name}, {corpus.noise_manifest.name}")
         return 0
 
     exit_with(run)

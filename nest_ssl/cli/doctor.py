@@ -45,7 +45,7 @@ def doctor(
         if as_json:
             print(json.dumps(diagnosis.as_dict(), indent=2))
         else:
-            show(page(diagnosis, coloured=sys.stdout.isatty() and sys.platform != "win32"))
+            show(page(diagnosis, coloured=sys.stdout.isatty() and sys.platform != "win32"), styled=True)
         return int(diagnosis.would_stop)
 
     exit_with(run)

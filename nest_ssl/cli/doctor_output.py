@@ -11,6 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nest_ssl.printable import printable
+
 if TYPE_CHECKING:
     from nest_ssl.doctor.diagnosis import Diagnosis
     from nest_ssl.doctor.finding import Finding
@@ -27,17 +29,18 @@ def page(diagnosis: Diagnosis, coloured: bool = False) -> list[str]:
         file=io.StringIO(), width=_WIDTH, force_terminal=coloured, no_color=not coloured, highlight=False, emoji=False
     )
     command = diagnosis.request.command
-    console.print(Text(" ".join(["doctor:", command.config_name, *command.overrides])), soft_wrap=True)
+    console.print(_text(" ".join(["doctor:", command.config_name, *command.overrides])), soft_wrap=True)
     for title, findings in (("Machine", diagnosis.machine), ("Configuration", diagnosis.configuration)):
         console.print(Text(f"\n{title}", style="bold"))
         console.print(_findings(findings))
     if diagnosis.trial is None:
-        console.print(Text(f"\nNo trial: {diagnosis.no_trial}"))
+        console.print()
+        console.print(_text(f"No trial: {diagnosis.no_trial}"))
     else:
         _print_trial(console, diagnosis.trial, diagnosis.request.minutes)
     console.print()
     for line in _conclusion(diagnosis):
-        console.print(Text(line), soft_wrap=True)
+        console.print(_text(line), soft_wrap=True)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
@@ -49,8 +52,8 @@ def _findings(findings: list[Finding]) -> Table:
     table.add_column(overflow="fold")
     for finding in findings:
         state = Text(f"  {finding.state}", style=_COLOURS[finding.state])
-        text = finding.found if not finding.advice else f"{finding.found}\n-> {finding.advice}"
-        table.add_row(state, finding.name, Text(text))
+        parts = [finding.found, f"-> {finding.advice}"] if finding.advice else [finding.found]
+        table.add_row(state, _text(finding.name), Text("\n").join(_text(part) for part in parts))
     return table
 
 
@@ -77,8 +80,13 @@ def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
             console.print(_indented(advice.reason, 4) if advice.overrides else _indented(f"keep {advice.reason}", 2))
 
 
+def _text(line: str) -> Text:
+    """One line that may hold paths and values of the configuration."""
+    return Text(printable(line))
+
+
 def _indented(text: str, by: int) -> Padding:
-    return Padding(Text(text), (0, 0, 0, by))
+    return Padding(_text(text), (0, 0, 0, by))
 
 
 def _buckets(report: TrialReport) -> Table:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import typer
 
+from nest_ssl.printable import say
+
 FAILED, INTERRUPTED = 2, 130
 _CUT_OFF = 141  # what shells report for a program whose reader went away, such as head
 
@@ -40,7 +42,7 @@ def exit_with(run: Callable[[], int]) -> None:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}", error=True)
     return FAILED
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.printable import printable, say, say_lines
 
 if TYPE_CHECKING:
     from nest_ssl.export import Exported
@@ -72,7 +73,7 @@ def export(
         if as_json:
             print(json.dumps(done.as_dict(), indent=2))
         else:
-            print("\n".join(_summary(done)))
+            say_lines("\n".join(_summary(done)))
         return int(not done.check.passed)
 
     exit_with(run)
@@ -93,7 +94,7 @@ def _summary(done: Exported) -> Iterator[str]:
         return
     yield f"in: {done.facts['inputs']}"
     yield f"out: {done.facts['outputs']}; a frame every {done.facts['seconds_per_encoded_frame']} s"
-    yield f"\nto use it:\n\n{done.usage}"
+    yield from ("", "to use it:", "", *done.usage.split("\n"))
 
 
 @contextlib.contextmanager
@@ -103,20 +104,20 @@ def _stages() -> Iterator[Callable[[str], None]]:
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     if sys.stderr.isatty():
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting")
-            yield lambda stage: bar.update(task, description=stage)
+            yield lambda stage: bar.update(task, description=printable(stage))
         return
     now, done = ["starting"], threading.Event()
 
     def enter(stage: str) -> None:
         now[0] = stage
-        print(stage, file=sys.stderr, flush=True)
+        say(stage, error=True)
 
     def repeat() -> None:
         while not done.wait(_LINE_SECONDS):
-            print(f"still {now[0]}", file=sys.stderr, flush=True)
+            say(f"still {now[0]}", error=True)
 
     threading.Thread(target=repeat, daemon=True).start()
     try:

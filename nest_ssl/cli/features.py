@@ -9,6 +9,7 @@ import typer
 
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.options import Device, channel, usable_device
+from nest_ssl.printable import say
 
 
 def features(
@@ -49,7 +50,6 @@ def features(
 
     def run() -> int:
         import json
-        import sys
 
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.encoding import Request, extract
@@ -76,7 +76,7 @@ def features(
             summary = extract(request, progress)
         rate = summary.seconds / max(summary.took, 1e-9)
         for reason in summary.skipped:
-            print(f"skipped: {reason}", file=sys.stderr)
+            say(f"skipped: {reason}", error=True)
         if as_json:
             print(json.dumps(summary.as_dict(), indent=2))
         else:

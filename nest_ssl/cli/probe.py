@@ -9,6 +9,7 @@ import typer
 
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.options import Device, channel, usable_device
+from nest_ssl.printable import say
 
 
 def probe(
@@ -42,7 +43,6 @@ def probe(
 
     def run() -> int:
         import json
-        import sys
 
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.probing import Request
@@ -63,7 +63,7 @@ def probe(
         with AudioBar("probe") as progress:
             report = run_probe(request, progress)
         for reason in report.skipped:
-            print(f"skipped: {reason}", file=sys.stderr)
+            say(f"skipped: {reason}", error=True)
         if as_json:
             print(json.dumps(report.as_dict(), indent=2))
         else:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.printable import say
 
 
 def report(
@@ -32,7 +33,6 @@ def report(
 
     def run() -> int:
         import json
-        import sys
         import webbrowser
 
         import nest_ssl.training.lean_start  # noqa: F401  (before anything that imports Lightning)
@@ -47,7 +47,7 @@ def report(
         folders = [newest_run(run) for run in runs]
         for given, folder in zip(runs, folders, strict=True):
             if folder != given:
-                print(f"{given}: the newest run below it is {folder}", file=sys.stderr)
+                say(f"{given}: the newest run below it is {folder}", error=True)
         opened = open_runs(folders)
         if as_json:
             found = [report.as_dict() for report in gather(opened, [])]
@@ -59,9 +59,9 @@ def report(
             write_page(page, path)
         except OSError as error:
             raise NestError(f"{path}: cannot be written: {error}; choose another place with --output") from error
-        print(f"report: {path}")
+        say(f"report: {path}")
         if open_it and not webbrowser.open(path.resolve().as_uri()):
-            print("no browser was found to open it with", file=sys.stderr)
+            say("no browser was found to open it with", error=True)
         return 0
 
     exit_with(run)

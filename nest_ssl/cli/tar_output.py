@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nest_ssl.cli.terminal import Bar
+from nest_ssl.cli.terminal import Bar, show
 
 if TYPE_CHECKING:
     from nest_ssl.data.tar_plan import TarOptions
@@ -33,7 +33,7 @@ def tar_command(
     if as_json:
         print(json.dumps({"sets": [asdict(one) for one in sets]}, indent=2))
     else:
-        print("\n".join(_summary(sets, options, output)))
+        show(_summary(sets, options, output))
 
 
 def _summary(sets: list[TarredSet], options: TarOptions, output: Path) -> list[str]:

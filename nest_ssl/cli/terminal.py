@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from nest_ssl.printable import printable, say
+
 _LINE_SECONDS = 15.0  # between lines, where there is no terminal
 
 
@@ -32,10 +34,12 @@ class Bar:
         if not sys.stderr.isatty():
             if time.monotonic() - self._shown_at >= _LINE_SECONDS:
                 self._shown_at = time.monotonic()
-                print(f"{self.name} {done / max(total, 1e-9):.0%}: {state}", file=sys.stderr, flush=True)
+                say(f"{self.name} {done / max(total, 1e-9):.0%}: {state}", error=True)
             return
+        state = printable(state)
         if self._bar is None:
-            columns = (TextColumn(self.name), BarColumn(bar_width=None), TextColumn("{task.fields[state]}"))
+            state_column = TextColumn("{task.fields[state]}", markup=False)
+            columns = (TextColumn(self.name), BarColumn(bar_width=None), state_column)
             console = Console(stderr=True)
             self._bar = Progress(*columns, TimeRemainingColumn(), console=console, expand=True, transient=True)
             self._task = self._bar.add_task(self.name, total=total, state=state)
@@ -51,8 +55,7 @@ class AudioBar(Bar):
         super().__call__(done, total, f"{state}, {speed:.0f} audio s/s")
 
 
-def show(lines: Iterable[str]) -> None:
+def show(lines: Iterable[str], styled: bool = False) -> None:
     """Print on standard output, whatever characters it knows: names of files may hold any."""
-    encoding = sys.stdout.encoding or "ascii"
     for line in lines:
-        print(line.encode(encoding, "backslashreplace").decode(encoding))
+        say(line, styled=styled)

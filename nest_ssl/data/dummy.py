@@ -18,6 +18,7 @@ from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import lock_folder
+from nest_ssl.printable import say
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +163,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _tell_of_wait(folder: Path, who: str) -> None:
-    print(f"{folder}: waiting for {who}, which is making it", file=sys.stderr, flush=True)
+    say(f"{folder}: waiting for {who}, which is making it", error=True)
 
 
 def show_progress(done: int, total: int) -> None:

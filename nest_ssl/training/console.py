@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from nest_ssl.optim.schedules import WarmupPolicy
+from nest_ssl.printable import say
 from nest_ssl.shell import as_typed
 from nest_ssl.training.checkpoints import RunCheckpoint
 from nest_ssl.training.experiment import Experiment
@@ -28,9 +28,7 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        text = f"{label}{record.getMessage()}"
-        encoding = getattr(sys.stdout, "encoding", None) or "ascii"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+        say(f"{label}{record.getMessage()}", flush=True)
 
 
 @contextlib.contextmanager

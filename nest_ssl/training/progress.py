@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from rich.text import Text
 from torch import Tensor
 
+from nest_ssl.printable import say
 from nest_ssl.training.throughput import Throughput
 
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
@@ -91,7 +92,7 @@ class TrainingProgress(Callback):
         if not trainer.sanity_checking:
             self._show(trainer, "train")
             if self._bar is not None:
-                self._bar.console.print(f"step {_steps(trainer)}  {self._numbers(trainer)}", highlight=False)
+                self._bar.console.print(Text(f"step {_steps(trainer)}  {self._numbers(trainer)}"))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._shown_step != trainer.global_step:
@@ -114,7 +115,7 @@ class TrainingProgress(Callback):
         elif not self.interactive:
             rate = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
             pace = f"{rate:.2f} steps/s{speed}{_time_left(trainer, rate)}"
-            print(f"step {_steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
+            say(f"step {_steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
 
     def _numbers(self, trainer: Trainer) -> str:
         parts = []

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.printable import say, say_lines
 from nest_ssl.training.advice import Setup, advice
 from nest_ssl.training.bottleneck import BottleneckNotice
 from nest_ssl.training.checkpoint_files import CheckpointFiles
@@ -66,7 +67,7 @@ def main(
         command = parse_command_line(argv, config_dir, program)
         cfg = load_config(command)
         if command.show:
-            print(OmegaConf.to_yaml(cfg))
+            say_lines(OmegaConf.to_yaml(cfg))
             return 0
         with messages():
             (run or train)(cfg, command=[program, *argv])
@@ -221,5 +222,5 @@ def _last_line(error: NestError) -> str:
 
 
 def _fail(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr)
+    say(f"error: {message}", error=True)
     return 1
