@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "folder_lock": {"errors"},
     "atomic": {"folder_lock"},
     "regular_file": set(),
+    "printable": set(),
     "shell": set(),
     "presets": set(),
     "quiet": set(),
@@ -26,7 +27,7 @@ MAY_IMPORT = {
     "environments": {"errors", "folder_lock"},
     "targets": {"errors"},
     "audio": {"errors", "atomic", "regular_file"},
-    "data": {"errors", "targets", "folder_lock", "atomic", "regular_file", "shell", "audio"},
+    "data": {"errors", "targets", "folder_lock", "atomic", "printable", "regular_file", "shell", "audio"},
     "features": {"errors"},
     "modules": {"errors"},
     "losses": {"errors"},
@@ -40,7 +41,7 @@ MAY_IMPORT = {
     "probing": {"errors", "regular_file", "audio", "data", "checkpoint", "encoding"},
     "training": {
         *("errors", "targets", "atomic", "regular_file", "data", "features", "modules", "losses", "optim", "models"),
-        *("folder_lock", "checkpoint", "shell"),
+        *("folder_lock", "checkpoint", "printable", "shell"),
     },
     "export": {
         *("quiet", "errors", "folder_lock", "atomic", "regular_file", "features", "modules", "models", "checkpoint")
@@ -49,9 +50,9 @@ MAY_IMPORT = {
     "pages": {"atomic"},
     "alignment": {  # for commands
         *("atomic", "regular_file", "errors", "environments", "presets", "data", "models", "checkpoint", "training"),
-        *("folder_lock", "pages"),
+        *("folder_lock", "pages", "printable"),
     },
-    "report": {"errors", "regular_file", "data", "training", "pages"},  # for commands
+    "report": {"errors", "regular_file", "data", "checkpoint", "training", "pages"},  # for commands
     "doctor": {  # for commands
         *("quiet", "memory", "errors", "environments", "regular_file", "audio", "data", "models", "optim", "training"),
         "shell",
@@ -60,7 +61,7 @@ MAY_IMPORT = {
         *("errors", "targets", "atomic", "presets", "data", "optim", "models", "checkpoint", "training", "alignment")
     },
     "__main__": {"cli"},
-    "cli": set(),  # imports when a command runs: help must appear at once
+    "cli": {"printable"},  # all else when a command runs: help must appear at once
 }
 # module -> what it imports against the direction, in functions: save_to and restore_from are NeMo's methods of a model
 AGAINST = {"models/ssl.py": {"checkpoint"}}
