@@ -53,8 +53,8 @@ class CutLoader(ResumableLoader):
         state = self._resumed
         assert state is not None
         if isinstance(self.sampler, CutBatches) and state["delivered"] >= state["batches_per_epoch"]:
-            self.sampler.set_epoch(state["epoch"] + 1)  # Lightning says so after loader processes have begun
-        if state["between_epochs"] and not self.num_workers:
+            self.sampler.set_epoch((state["epoch"] or 0) + 1)  # Lightning says so after loader processes have begun
+        if state.get("between_epochs") and not self.num_workers:  # not in the state of another kind of loader
             state["random_states"] = _after_torch_iterator(state["random_states"])
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]

@@ -106,13 +106,13 @@ def lines_file(fingerprints: Mapping[str, Fingerprint], folder: Path) -> Path:
 
 
 def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> DataChange:
+    """Of data that is read while training. Their lines are not known, nor whether they have any in common."""
     removed = [name for name in old if name not in new]
     added = [name for name in new if name not in old]
     other = [name for name in new if name in old and new[name] != old[name]]
     kinds = {"removed": removed, "added": added, "changed": other}
     texts = [f"{len(of)} file(s) {kind} ({_shown(len(of), of.__getitem__)})" for kind, of in kinds.items() if of]
-    common = len(new) > len(added)
-    return DataChange(", ".join(texts) or "files in another order", nothing_in_common=not common and bool(removed))
+    return DataChange(", ".join(texts) or "files in another order")
 
 
 def _changed_lines(stored: StoredLines, now: DataSet) -> DataChange:

@@ -128,7 +128,7 @@ class ResumableLoader(DataLoader[Any]):
                 "resuming a run of %d process(es) with %d loader processes each by %d with %d: it goes on %s, but with "
                 "other random numbers",
                 *(len(processes), workers, count, self.num_workers),
-                "from the beginning of its epoch" if anew else left,
+                "from the beginning of its epoch" if anew or state.get(RESTART) else left,
             )
             state["workers"], state["last_worker"] = [(0, [None])] * self.num_workers, -1
             state["after_first_batch"] = None

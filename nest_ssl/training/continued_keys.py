@@ -42,7 +42,7 @@ IN_EFFECT = (
 )
 # Written by NeMo into what it saves; where the checkpoint was looked for; what the schedule itself is compared for
 _NOT_COMPARED = (
-    *("model.target", "model.nemo_version", "model.optim.sched.max_steps"),
+    *("model.target", "model.nemo_version", "model.optim.sched.max_steps", "model.optim.sched.t_*"),
     *("exp_manager.resume_*", "exp_manager.files_to_copy"),
 )
 # Of the training data: neither the utterances nor their order depend on these, so the place in the epoch stays valid.

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 from nest_ssl.data.buckets import DurationBatches, ItemLists
 from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.random_states import get_random_states, set_random_states
-from nest_ssl.data.resumable import ResumableLoader
+from nest_ssl.data.resumable import RESTART, ResumableLoader
 from nest_ssl.data.stream import Place, Stream
 
 ITEMS, BATCH = 23, 3
@@ -329,6 +329,34 @@ def test_another_batch_size_goes_on_with_what_is_left(caplog: pytest.LogCaptureF
     resumed.load_state_dict(loader.state_dict())
     assert sorted(before + [item for batch in resumed for item in batch]) == list(range(17))
     assert "resuming a run with batch_size 4 by 3" in caplog.text
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("items", [17, 40])
+def test_with_other_data_an_epoch_restarts(num_workers: int, items: int) -> None:
+    """The place in the old data would skip some utterances and repeat others."""
+    torch.manual_seed(1)
+    before = ResumableLoader(range(ITEMS), batch_size=BATCH, shuffle=True, collate_fn=list, num_workers=num_workers)
+    batches = iter(before)
+    for _ in range(3):
+        next(batches)
+    state = before.state_dict()
+    for process in state["processes"]:
+        process[RESTART] = True
+    after = ResumableLoader(range(items), batch_size=BATCH, shuffle=True, collate_fn=list, num_workers=num_workers)
+    after.load_state_dict(state)
+    assert after.behind == 0
+    assert sorted(item for batch in after for item in batch) == list(range(items))
+
+
+def test_with_other_data_an_epoch_that_was_complete_is_not_counted_again() -> None:
+    before = ResumableLoader(range(ITEMS), batch_size=BATCH, collate_fn=list)
+    list(before)
+    state = before.state_dict()
+    state["processes"][0][RESTART] = True
+    after = ResumableLoader(range(5), batch_size=BATCH, collate_fn=list)
+    after.load_state_dict(state)
+    assert [item for batch in after for item in batch] == list(range(5))
 
 
 def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCaptureFixture) -> None:

@@ -166,6 +166,34 @@ def test_the_same_lines_in_the_same_order_are_not_mentioned(train: Any, corpus: 
     assert not [line for line in lines if "utterances" in line or "restarts" in line]
 
 
+OTHER_BATCHES = {
+    "by duration": ["model.train_ds.batch_duration=12", "model.train_ds.batch_size=null"],
+    "in order": ["model.train_ds.shuffle=false"],
+    "by lhotse": ["model.train_ds.use_lhotse=true"],
+}
+
+
+@pytest.mark.parametrize("way", OTHER_BATCHES)
+def test_batches_that_are_made_in_another_way_restart_the_epoch(train: Any, way: str, tmp_path: Path) -> None:
+    assert train()[0] == 0
+    for end, overrides in ((6, OTHER_BATCHES[way]), (9, [])):  # there and back
+        code, lines = train(f"trainer.max_steps={end}", *overrides)
+        assert code == 0, lines
+        assert any("batches are made in another way than before, so the epoch restarts" in line for line in lines)
+        assert load_lightning_checkpoint(last_checkpoint(tmp_path))["global_step"] == end
+
+
+def test_a_file_that_lhotse_reads_is_compared(train: Any, corpus: DummyCorpus) -> None:
+    lhotse = ["model.train_ds.use_lhotse=true"]
+    rows = rows_of(corpus.train_manifest)
+    manifest = rewritten(corpus, "of_lhotse.json", rows)
+    assert train(*lhotse, manifest)[0] == 0
+    rewritten(corpus, "of_lhotse.json", rows[:-1])
+    code, lines = train(*lhotse, manifest, "trainer.max_steps=4")
+    assert code == 0
+    assert any("1 file(s) changed" in line and "of_lhotse.json" in line for line in lines)
+
+
 def test_another_corpus_is_refused(train: Any, corpus: DummyCorpus, tmp_path: Path) -> None:
     assert train()[0] == 0
     before = state_of(folder_of(tmp_path))
