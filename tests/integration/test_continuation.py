@@ -12,6 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from nest_ssl.alignment.nest_side import main as record
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.training.run import main
@@ -295,3 +296,47 @@ def test_a_checkpoint_from_elsewhere_is_compared_too(train: Any, tmp_path: Path)
     code, lines = train(named, "exp_manager.name=elsewhere", "trainer.max_steps=5")
     assert code == 0
     assert any("trainer.max_steps: 3 -> 5" in line for line in lines)
+
+
+def steps_in(folder: Path) -> int:
+    (path,) = (folder / "checkpoints").glob("*-last.ckpt")
+    return load_lightning_checkpoint(path)["global_step"]
+
+
+def test_commands_typed_one_after_the_other_each_do_what_they_say_or_say_why_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    dummy = make_dummy_corpus(tmp_path / "data" / "dummy_ssl", train=9, val=2, noise=2)
+    runs = tmp_path / "nest_experiments"
+    default = runs / "SSL-NEST-FastConformer"
+    same_data = [
+        "model.train_ds.manifest_filepath=data/dummy_ssl/train_manifest.json",
+        "model.validation_ds.manifest_filepath=data/dummy_ssl/val_manifest.json",
+    ]
+
+    def typed(*words: str, steps: int) -> str:
+        """What a command prints that ends with code 0."""
+        code = main([*SMALL, f"trainer.max_steps={steps}", "trainer.val_check_interval=2", *words], config_dir=CONFIG)
+        printed = capsys.readouterr()
+        assert (code, printed.err) == (0, "")
+        return printed.out
+
+    typed(steps=2)
+    assert "trained 2 steps" in typed(*same_data, "trainer.devices=-1", steps=4)
+    assert "name=NEW starts a new run" in typed(*same_data, "trainer.devices=1", "trainer.strategy=auto", steps=2)
+    assert "trained 2 steps" in typed("+size=small", steps=2)
+    assert "trained 2 steps" in typed("+size=medium", steps=2)
+    assert {path.name for path in runs.iterdir()} == {default.name, f"{default.name}-small", f"{default.name}-medium"}
+    fast = typed("--config-path=config", "--config-name=nest_fast-conformer_fast", steps=5)
+    assert "model.numerics: exact -> fast" in fast
+    assert "trained 1 steps" in fast
+    before = state_of(default)
+    recorded = ["output_dir=saved", "seed=42", "save_steps='0'", "trainer.limit_train_batches=1", *same_data]
+    assert record([*SMALL, *recorded, "trainer.max_epochs=1", "trainer.max_steps=-1"], config_dir=CONFIG) == 0
+    assert "trained" not in capsys.readouterr().out  # of the run in the folder, which it does not touch
+    other = [f"model.train_ds.manifest_filepath={dummy.noise_manifest}", "trainer.max_steps=9"]
+    assert main([*SMALL, *other], config_dir=CONFIG) == 1
+    assert "name=NEW" in capsys.readouterr().err
+    assert state_of(default) == before
+    assert steps_in(default) == 5
