@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nest_ssl.training.tags import name_of
+
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<QI")  # length of the record, checksum of that length
 _CHECKSUM = 4  # bytes after the record
@@ -55,7 +57,7 @@ class Start:
 
 @dataclass(frozen=True)
 class History:
-    """Every tag of a run."""
+    """Every number of a run, under the name that it has within runs (nest_ssl/training/tags.py)."""
 
     series: dict[str, Series]
     starts: list[Start]
@@ -125,7 +127,7 @@ def _read_file(path: Path) -> _File | None:
             number = value.simple_value if kind == "simple_value" else _one_number(value) if kind == "tensor" else None
             if number is None or value.tag in _NOT_OF_A_STEP:
                 continue
-            steps, values, times = columns.setdefault(value.tag, ([], [], []))
+            steps, values, times = columns.setdefault(name_of(value.tag), ([], [], []))
             steps.append(event.step)
             values.append(number)
             times.append(event.wall_time)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
+from lightning.pytorch.loggers import Logger, MLFlowLogger
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.atomic import atomic_write
@@ -40,6 +40,7 @@ from nest_ssl.training.run_files import (
 )
 from nest_ssl.training.samples import ValidationSamples
 from nest_ssl.training.settings import ExperimentSettings, read_settings
+from nest_ssl.training.tags import GroupedMLFlowLogger, GroupedWandbLogger
 from nest_ssl.training.timing import RunEarlyStopping, RunTimer, StepTiming
 
 _log = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ def _check_installed(switch: str, *packages: str) -> None:
 
 
 def _wandb_logger(arguments: Mapping[str, Any], folder: Path) -> Logger:
-    return WandbLogger(**{"save_dir": folder, **_given(arguments)})
+    return GroupedWandbLogger(**{"save_dir": folder, **_given(arguments)})
 
 
 def _mlflow_logger(arguments: Mapping[str, Any], folder: Path, name: str) -> Logger:
@@ -229,7 +230,7 @@ def _mlflow_logger(arguments: Mapping[str, Any], folder: Path, name: str) -> Log
     given = {"experiment_name": name, "run_name": folder.name, "save_dir": str(folder / "mlruns"), **_given(arguments)}
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or MLflow 3 refuses folders
     try:
-        return MLFlowLogger(**given)
+        return GroupedMLFlowLogger(**given)
     except MlflowException as error:
         raise ConfigError(f"exp_manager.create_mlflow_logger: {one_line(error)}") from error
 

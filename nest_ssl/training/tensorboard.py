@@ -21,13 +21,14 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 from nest_ssl.atomic import atomic_write
 from nest_ssl.errors import one_line
+from nest_ssl.training.tags import GroupedTags
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 16 * 2**20  # bytes
 _count = itertools.count()  # of the files of this process: two may begin in one second
 
 
-class PatientTensorBoardLogger(TensorBoardLogger):
+class PatientTensorBoardLogger(GroupedTags, TensorBoardLogger):
     """Lightning's, but what the disk has no space for waits in memory until it has, and the run goes on."""
 
     @property

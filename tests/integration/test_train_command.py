@@ -184,7 +184,7 @@ def test_a_run_ends_with_what_held_it_back_and_logs_its_speed(
     load_config(CommandLine(ROOT / "config", "nest_fast-conformer", [word for knob in knobs for word in knob.split()]))
     events = EventAccumulator(str(run_folder(tmp_path))).Reload()
     for name in ("audio_seconds_per_second", "data_wait_share", "padding_efficiency"):
-        values = [event.value for event in events.Scalars(name)]
+        values = [event.value for event in events.Scalars(f"speed/{name}")]
         assert len(values) == 2
         assert all(value >= 0 for value in values)
 
