@@ -30,6 +30,7 @@ SMALL = [
     *("model.encoder.subsampling_conv_channels=8", "model.masking.mask_prob=0.05"),
     *("trainer.max_steps=1", "trainer.val_check_interval=1"),
 ]
+TRAIN_ON = "model.train_ds.manifest_filepath="
 # what cannot be run here, or would take too long, and what shows it instead
 ELSEWHERE = {
     "pip ": "installs",
@@ -44,6 +45,7 @@ ELSEWHERE = {
     "python fine_tune_ctc.py": "tests/parity/test_fine_tuning.py: needs NeMo",
     "python -m benchmarks.probe_corpus": "needs packages of speech",
     "python train.py +size=small model.numerics=fast seed=1": "needs packages of speech",
+    f"python train.py --config-name nest_small_data {TRAIN_ON}probe_data": "needs packages of speech",
     "nest-ssl probe model.nemo probe_data": "needs packages of speech",
 }
 
