@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
+from nest_ssl.audio.opening import MOST_SAMPLES, refuse_size
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.cut_sets import Cut, CutSource
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
@@ -110,7 +111,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
 
     def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
         """Cuts and their audio (S), padded by lhotse to the longest as it would in a batch of its own making."""
-        longest = max((cut.duration for cut in cuts if error_of(cut) is None), default=0.0)
+        longest = max((cut.duration for cut in cuts if error_of(cut) is None and _is_possible(cut)), default=0.0)
         policies: Any = {"unreadable": self.unreadable_audio, "suspicious": self.suspicious_audio}
         loaded = []
         for cut in cuts:
@@ -255,6 +256,8 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
     name = file_name(entry)
     if error is not None:
         raise error
+    if not _is_possible(cut):
+        refuse_size(name, cut.duration * cut.sampling_rate)
     if cut.num_samples is None or cut.num_samples <= 0:
         raise AudioError(f"{name}: has no samples", "empty")
     from nest_ssl.data.lhotse_readers import own_readers
@@ -273,6 +276,11 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
     recording = getattr(cut, "recording", None)
     file_seconds = math.nan if recording is None else recording.duration
     return samples, suspicions(entry, samples[: cut.num_samples], cut.duration, file_seconds)
+
+
+def _is_possible(cut: Cut) -> bool:
+    """Whether as much as the cut says could be read; the others of its batch are padded to its length."""
+    return bool(cut.duration * cut.sampling_rate <= MOST_SAMPLES)
 
 
 def _nothing(key: str) -> str:

@@ -19,6 +19,7 @@ from nest_ssl.data.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy
 from nest_ssl.data.shards import expand_paths
+from nest_ssl.data.times import check_cut_times
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.regular_file import why_not_regular
 
@@ -86,9 +87,11 @@ class PreparedCuts:
 
     def __iter__(self) -> Iterator[Cut]:
         rejected = 0
-        from nest_ssl.data.lhotse_readers import read_by_us
+        from nest_ssl.data.lhotse_readers import lhotse_errors, read_by_us
 
-        for cut in map(self._prepared, read_by_us(self.cuts, self.key)):
+        for raw in read_by_us(self.cuts, self.key):
+            with lhotse_errors(f"{self.key}: cut {getattr(raw, 'id', None)}"):
+                cut = self._prepared(raw)
             if not self._is_wanted(cut):
                 rejected += 1
                 if rejected == MOST_REJECTED_IN_A_ROW:
@@ -100,6 +103,8 @@ class PreparedCuts:
 
     def _prepared(self, cut: Cut) -> Cut:
         refuse_other_sources(cut)
+        if error_of(cut) is None:
+            check_cut_times(cut)
         if self.channel is not None and error_of(cut) is None:
             if self.channel >= cut.num_channels:
                 raise ConfigError(

@@ -21,12 +21,12 @@ import numpy as np
 from nest_ssl.data.file_kinds import not_text
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.shared_arrays import SharedArray
+from nest_ssl.data.times import Seconds, wrong_time
 from nest_ssl.errors import ManifestError
 from nest_ssl.regular_file import open_regular
 
 log = logging.getLogger(__name__)
 
-Seconds = float
 _BYTES_AT_ONCE = 2**16
 _LONGEST_LINE = 2**28  # bytes: 256 MB, for texts of whole books; what has no end of line is no manifest
 _BETWEEN_CHANNEL_FILES = "\0"  # an entry may name several files, one for each channel
@@ -260,23 +260,22 @@ def parse_value(value: Any) -> Row:
     if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
         raise ValueError(f"audio_filepath is {short_repr(path)}; expected the path of an audio file")
     duration, offset, rate, shard = map(value.get, _NUMBERS)
-    if duration is not None and (type(duration) not in (int, float) or not 0 < duration < math.inf):
-        raise ValueError(f"duration is {short_repr(duration)}; expected seconds > 0")
-    if offset is not None and (type(offset) not in (int, float) or not 0 <= offset < math.inf):
-        raise ValueError(f"offset is {short_repr(offset)}; expected seconds >= 0")
+    for reason in (
+        None if duration is None else wrong_time("duration", duration, zero=False),
+        None if offset is None else wrong_time("offset", offset, zero=True),
+    ):
+        if reason is not None:
+            raise ValueError(reason)
     if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
         raise ValueError(f"orig_sample_rate is {short_repr(rate)}; expected Hz > 0")
     if shard is not None and (type(shard) is not int or not 0 <= shard < 2**31):
         raise ValueError(f"shard_id is {short_repr(shard)}; expected the number of a tar file")
-    try:
-        return Row(
-            _BETWEEN_CHANNEL_FILES.join(names),
-            math.nan if duration is None else float(duration),
-            math.nan if offset is None else float(offset),
-            math.nan if shard is None else float(shard),
-        )
-    except OverflowError:
-        raise ValueError("duration or offset is too large; expected seconds") from None
+    return Row(
+        _BETWEEN_CHANNEL_FILES.join(names),
+        math.nan if duration is None else float(duration),
+        math.nan if offset is None else float(offset),
+        math.nan if shard is None else float(shard),
+    )
 
 
 class Rows(NamedTuple):

@@ -6,12 +6,15 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from reprlib import repr as short_repr
 from typing import Any
 
+from nest_ssl.audio.opening import HIGHEST_RATE, LOWEST_RATE
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
 from nest_ssl.data.manifest import ManifestEntry, line_blocks, parse_rows
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy, check_offset, file_name, with_line
+from nest_ssl.data.times import LONGEST, wrong_time
 from nest_ssl.errors import AudioError, ManifestError, one_line
 
 Cut = Any  # lhotse's
@@ -103,12 +106,25 @@ def _entry(row: Any, file: str, line: int) -> ManifestEntry:
     if not isinstance(path, str) or not path:
         raise ManifestError(f"{where}: audio_filepath is {path!r}; expected the path of an audio file")
     duration, offset = row.get("duration"), row.get("offset")
-    if type(duration) not in (int, float) or duration <= 0:
-        raise ManifestError(f"{where}: duration is {duration!r}; expected seconds > 0")
-    if offset is not None and (type(offset) not in (int, float) or offset < 0):
-        raise ManifestError(f"{where}: offset is {offset!r}; expected seconds >= 0")
+    for reason in (
+        wrong_time("duration", duration, zero=False),
+        None if offset is None else wrong_time("offset", offset, zero=True),
+        _wrong_rate(_rate(row)),
+    ):
+        if reason is not None:
+            raise ManifestError(f"{where}: {reason}")
     path = resolve_path(path, str(Path(file).parent))
     return ManifestEntry(path, duration, offset or 0.0, where, whole_file=offset is None)
+
+
+def _rate(row: Mapping[str, Any]) -> Any:
+    return row.get("sampling_rate", row.get("sample_rate"))
+
+
+def _wrong_rate(rate: Any) -> str | None:
+    if rate is None or (type(rate) in (int, float) and LOWEST_RATE <= rate <= HIGHEST_RATE):
+        return None
+    return f"sampling_rate is {short_repr(rate)}; expected {LOWEST_RATE} to {HIGHEST_RATE} Hz"
 
 
 def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
@@ -117,7 +133,7 @@ def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
 
     from nest_ssl.data.lhotse_readers import own_readers
 
-    rate = row.get("sampling_rate", row.get("sample_rate"))
+    rate = _rate(row)
     path = file_name(entry)
     try:
         if rate is not None:
@@ -140,7 +156,7 @@ def _as_said(entry: ManifestEntry, rate: int) -> Cut:
     from lhotse.utils import compute_num_samples
 
     assert entry.duration is not None
-    path, length = file_name(entry), entry.duration + entry.offset
+    path, length = file_name(entry), min(entry.duration + entry.offset, LONGEST)
     recording = Recording(
         id=path,
         sources=[AudioSource(type="file", channels=[0], source=path)],
@@ -157,6 +173,7 @@ def _part(recording: Any, entry: ManifestEntry) -> Cut:
     cut = recording.to_cut()
     if not entry.whole_file:
         assert entry.duration is not None
-        cut = cut.truncate(offset=entry.offset, duration=entry.duration, preserve_id=True)
-        cut.id = f"{cut.id}-{round(entry.offset * 100):06d}-{round(entry.duration * 100):06d}"
+        offset, duration = min(entry.offset, LONGEST), min(entry.duration, LONGEST)
+        cut = cut.truncate(offset=offset, duration=duration, preserve_id=True)
+        cut.id = f"{cut.id}-{round(offset * 100):06d}-{round(duration * 100):06d}"
     return cut
