@@ -7,6 +7,7 @@ import glob
 import io
 import os
 import platform
+import stat
 import time
 import uuid
 import zlib
@@ -35,6 +36,7 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
     _writing.add(temporary.name)
     try:
         yield temporary
+        _give_usual_mode(temporary)
         _flush_to_disk(temporary)
         os.replace(temporary, path)  # noqa: PTH105 (pathlib's replace is the same call; the name says it is atomic)
     finally:
@@ -50,6 +52,18 @@ def remove_leftovers(folder: Path, names: str) -> None:
         with contextlib.suppress(OSError):  # somebody else was faster; Windows keeps a file that is still open
             if not _may_be_in_use(leftover):
                 leftover.unlink()
+
+
+def _give_usual_mode(temporary: Path) -> None:
+    """Give a file that a library made for its owner alone, as tempfile does, the mode that the umask gives."""
+    if os.name != "posix" or stat.S_IMODE(temporary.stat().st_mode) != 0o600:
+        return
+    probe = temporary.with_suffix(".mode.tmp")
+    try:
+        probe.touch()  # the umask itself can be read only by changing it, for every thread
+        temporary.chmod(stat.S_IMODE(probe.stat().st_mode))
+    finally:
+        probe.unlink(missing_ok=True)
 
 
 def _machine() -> str:
