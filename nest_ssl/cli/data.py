@@ -123,6 +123,9 @@ def tar(
     buckets: Annotated[int, typer.Option(min=1, help="sets to make, by duration")] = 1,
     min_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is shorter")] = None,
     max_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is longer")] = None,
+    val: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command to train with")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print what was made as JSON")] = False,
 ) -> None:
@@ -131,7 +134,7 @@ def tar(
     The layout is NeMo's, which trains on it too. Shards that are there already and whole are kept, so that a run which
     was stopped goes on.
 
-    Example: nest-ssl data tar train_manifest.json --output train_tarred --shards 64 --shuffle
+    Example: nest-ssl data tar train.json --output train_tarred --shards 64 --shuffle --val val.json
     """
 
     def run() -> int:
@@ -146,7 +149,7 @@ def tar(
             max_duration=max_duration,
             sort_in_shards=sort_in_shards,
         )
-        tar_command(manifest, output, options, buckets, workers, as_json)
+        tar_command(manifest, output, options, buckets, workers, as_json, val or ())
         return 0
 
     exit_with(run)

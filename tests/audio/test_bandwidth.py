@@ -21,7 +21,7 @@ def in_16_bits(samples: np.ndarray, peak: float) -> np.ndarray:
     return (np.round(samples * peak * 2**15) / 2**15).astype(np.float32)
 
 
-@pytest.mark.parametrize("peak", [0.9, 0.03])
+@pytest.mark.parametrize("peak", [0.9, 0.1])
 @pytest.mark.parametrize(("rate", "bandwidth"), [(16000, 8000), (11025, 5512.5), (8000, 4000)])
 def test_a_lower_rate_on_the_way_leaves_its_mark(rate: int, bandwidth: float, peak: float) -> None:
     for voice in VOICES:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -89,6 +90,31 @@ def test_tar_files_are_told_as_json_on_request(corpus: DummyCorpus, tmp_path: Pa
     assert Path(made["manifest"]).is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("buckets", [1, 2])
+def test_the_command_to_train_on_tar_files_runs_as_it_is_printed(
+    corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buckets: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output, val = tmp_path / "it's [tarred]", tmp_path / "a & b.json"
+    row = json.loads(corpus.val_manifest.read_text())
+    row["audio_filepath"] = str(corpus.val_manifest.parent / row["audio_filepath"])
+    val.write_text(json.dumps(row))
+    rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
+    for one in rows:
+        one["audio_filepath"] = str(corpus.train_manifest.parent / one["audio_filepath"])
+    (tmp_path / "train.json").write_text("".join(json.dumps(one) + "\n" for one in rows * 2))
+    arguments = ["train.json", "--output", output, "--shards", 1, "--workers", 1, "--buckets", buckets, "--val", val]
+    done = CliRunner().invoke(app, ["data", "tar", *map(str, arguments)])
+    assert done.exit_code == 0, done.stderr
+    command = done.stdout[done.stdout.index("  nest-ssl train") :].replace("\\\n", "")
+    small = ["model.encoder.n_layers=1", "model.encoder.d_model=16", "model.encoder.n_heads=2", "model.num_classes=32"]
+    small += ["model.encoder.subsampling_conv_channels=8", "trainer.max_steps=1", "model.train_ds.batch_size=1"]
+    words = shlex.split(command)[1:]
+    done = CliRunner().invoke(app, [*words, *small])
+    assert done.exit_code == 0, done.stderr
+
+
 def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "prepare_dummy_ssl_data.py")]
     wide = {**os.environ, "COLUMNS": "200"}
@@ -107,6 +133,7 @@ def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tm
     [
         (["nowhere.json"], "nowhere.json: no such file"),
         (["broken.json", "--write-clean", "broken.json"], "broken.json: is one of the manifests to check"),
+        (["broken.json", "val.json", "--write-clean", "clean.json"], "--write-clean: 'clean.json' is one file for 2"),
         (["broken.json", "--ignore", "silence"], "--ignore: there is no 'silence' (did you mean 'silent'?)"),
         (["broken.json", "--channel-selector", "left"], "--channel-selector: is 'left'; expected a channel number"),
     ],
