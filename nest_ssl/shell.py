@@ -19,12 +19,12 @@ def as_typed(words: Sequence[str]) -> str:
     return " ".join(map(quoted, words))
 
 
-def over_lines(words: Sequence[str], indent: str = "  ") -> str:
-    """The same with a line for each argument, where the shell knows how to go on in the next line."""
+def over_lines(words: Sequence[str]) -> list[str]:
+    """The same as indented lines, one for each argument, where the shell knows how to go on in the next line."""
     if sys.platform == "win32":  # cmd.exe and PowerShell have different characters for it
-        return f"{indent}{as_typed(words)}"
-    program, *arguments = words
-    return indent + f" \\\n{indent}  ".join([as_typed([program]), *map(quoted, arguments)])
+        return [f"  {as_typed(words)}"]
+    lines = [f"  {as_typed(words[:1])}", *(f"    {quoted(word)}" for word in words[1:])]
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def quoted(word: str) -> str:

@@ -60,7 +60,7 @@ def train_lines(train: Sequence[Path], val: Sequence[Path], channel_selector: st
         yield from ("to hold out a share for validation:", f"  {as_typed(split_words(names))}")
         train, val = zip(*split_names(names), strict=True)
     words = train_words(list(map(str, train)), list(map(str, val)), channel_selector=channel_selector)
-    yield from ("to train:", over_lines(words))
+    yield from ("to train:", *over_lines(words))
 
 
 def _named(paths: Sequence[Path]) -> str:

@@ -230,7 +230,7 @@ def _advice(stats: Stats) -> Iterator[str]:
         yield from ("", "no validation set (--val); to hold out a share of this one:")
         yield f"  {as_typed(stats.split_words)}"
     if stats.train_words:
-        yield from ("", "to train so:", over_lines(stats.train_words))
+        yield from ("", "to train so:", *over_lines(stats.train_words))
     if batches is not None and batches.bins:
         bins = " ".join(f"{edge:g}" for edge in batches.bins)
         yield from ("", "where those buckets meet (s):", *wrap(bins, WIDTH, **_INDENTED))

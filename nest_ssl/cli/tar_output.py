@@ -60,7 +60,7 @@ def _summary(sets: list[TarredSet], options: TarOptions, output: Path, val: Sequ
     ]
     if val:
         words.append(f"model.validation_ds.manifest_filepath={hydra_value(val)}")
-        return [*lines, "to train on it:", over_lines(["nest-ssl train", *words])]
+        return [*lines, "to train on it:", *over_lines(["nest-ssl train", *words])]
     lines.append("to train on it, beside a validation manifest (--val MANIFEST prints the whole command):")
     return [*lines, *(f"  {quoted(word)}" for word in words)]
 
