@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Collection, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -142,10 +143,13 @@ class RunCheckpoint(ModelCheckpoint):
         own_folder = path.is_relative_to(Path(self.dirpath or "").resolve())
         return own_folder and path.suffix == self.FILE_EXTENSION and path.is_file()
 
-    def format_checkpoint_name(self, metrics: dict[str, Tensor], *args: Any, **kwargs: Any) -> str:
-        if self.monitor is not None and self.monitor not in metrics:  # Lightning would write 0, a number that lies
-            metrics = {**metrics, self.monitor: torch.tensor(float("nan"))}
-        return super().format_checkpoint_name(metrics, *args, **kwargs)
+    def format_checkpoint_name(
+        self, metrics: dict[str, Tensor], filename: str | None = None, ver: int | None = None, prefix: str | None = None
+    ) -> str:
+        """Leave out what has no value yet, for which Lightning would write 0, a number that lies."""
+        given = {name for name, value in metrics.items() if not math.isnan(float(value))}
+        filename = without_missing(filename or self.filename or "{step}", given, self.auto_insert_metric_name)
+        return super().format_checkpoint_name(metrics, filename, ver, prefix)
 
     def file_exists(self, filepath: Any, trainer: Trainer) -> bool:
         """Whether a name is taken, so that another is needed.
@@ -252,6 +256,24 @@ class RunCheckpoint(ModelCheckpoint):
         self.kth_best_model_path = ranked[-1] if ranked else ""
         if ranked:
             self.kth_value = kept[ranked[-1]]
+
+
+def without_missing(filename: str, given: Collection[str], labelled: bool) -> str:
+    """A template of file names without the fields whose value is not given; the step tells files apart if nothing does.
+
+    `labelled`: Lightning writes the name of a field before its value.
+    """
+    fields = re.findall(r"\{(.*?)[:}]", filename)
+    missing = [name for name in fields if name not in given]
+    keeps_a_count = {"step", "epoch"} & set(fields)
+    for name in missing:
+        field = rf"(?:\w+=)?\{{{re.escape(name)}(?::[^}}]*)?\}}"  # with a label of the user's own
+        if keeps_a_count:
+            filename = re.sub(rf"{field}[-_]|[-_]{field}|{field}", "", filename, count=1)
+        else:
+            filename = re.sub(field, "{step}" if labelled else "step={step}", filename, count=1)
+            keeps_a_count = {"step"}
+    return filename
 
 
 def _write_nemo_of(checkpoint: Path, config: DictConfig, path: Path) -> None:

@@ -17,8 +17,8 @@ from nest_ssl.checkpoint import SavedModel
 from nest_ssl.data.resumable import ResumableLoader
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training import checkpoint_files, checkpoints
-from nest_ssl.training.checkpoint_files import CheckpointFiles
-from nest_ssl.training.checkpoints import RunCheckpoint
+from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
+from nest_ssl.training.checkpoints import RunCheckpoint, without_missing
 from nest_ssl.training.settings import CheckpointSettings
 
 FILENAME = "NEST--{val_loss:.3f}-{step}"
@@ -111,7 +111,35 @@ def test_an_interval_of_time_is_given_in_seconds(fit: Any, regression: Any, tmp_
 
 def test_a_loss_that_was_never_measured_is_not_called_zero(fit: Any, regression: Any, tmp_path: Path) -> None:
     train(fit, regression([]), tmp_path, max_steps=2)
-    assert files(tmp_path) == {"NEST--val_loss=nan-step=2-last.ckpt"}
+    assert files(tmp_path) == {"NEST--step=2-last.ckpt"}
+
+
+def test_a_checkpoint_without_a_loss_is_continued_and_replaced(fit: Any, regression: Any, tmp_path: Path) -> None:
+    """Also one of NeMo's or of an earlier version, whose name says nan."""
+    train(fit, regression([]), tmp_path, max_steps=1)
+    folder = tmp_path / "checkpoints"
+    for step, name in ((2, "NEST--step=1-last.ckpt"), (3, "NEST--val_loss=nan-step=2-last.ckpt")):
+        last = checkpoint_to_continue(folder)
+        assert last is not None
+        last.rename(folder / name)
+        train(fit, regression([]), tmp_path, max_steps=step, ckpt_path=str(folder / name))
+        assert files(tmp_path) == {f"NEST--step={step}-last.ckpt"}
+
+
+@pytest.mark.parametrize(
+    ("template", "labelled", "expected"),
+    [
+        ("NEST--{val_loss:.3f}-{step}", True, "NEST--{step}"),
+        ("NEST--{step}-{val_loss:.3f}", True, "NEST--{step}"),
+        ("{epoch}-{val_loss}-{val_wer:.2f}-last", True, "{epoch}-last"),
+        ("NEST--{val_loss:.4f}-last", True, "NEST--{step}-last"),
+        ("e={epoch}-loss={val_loss:.2f}", False, "e={epoch}"),
+        ("loss={val_loss:.2f}", False, "step={step}"),
+        ("{step}-{train_loss:.2f}", True, "{step}-{train_loss:.2f}"),
+    ],
+)
+def test_fields_without_a_value_are_left_out_of_the_name(template: str, labelled: bool, expected: str) -> None:
+    assert without_missing(template, {"step", "epoch", "train_loss"}, labelled) == expected
 
 
 def test_a_resumed_run_replaces_the_checkpoint_that_it_came_from(fit: Any, regression: Any, tmp_path: Path) -> None:
