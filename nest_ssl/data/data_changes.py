@@ -7,6 +7,7 @@ them (eight bytes a line, and the names of up to `_MOST_NAMES` of them), written
 from __future__ import annotations
 
 import contextlib
+import zipfile
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -86,7 +87,10 @@ def read_lines(key: str, fingerprints: Mapping[str, Fingerprint], folders: Seque
     """The lines of one set as they were, from the first of these run folders that has them."""
     for folder in folders:
         with contextlib.suppress(Exception):  # of a file that is damaged, which can raise anything, only names are lost
-            with np.load(lines_file(fingerprints, folder), allow_pickle=False) as file:
+            path = lines_file(fingerprints, folder)
+            if not _is_stored_as_it_is(path):
+                continue
+            with np.load(path, allow_pickle=False) as file:
                 digests = file[f"{key} lines"]
                 packed = file[f"{key} names"].tobytes() if f"{key} names" in file else None
             if digests.dtype != np.uint64 or digests.shape != (fingerprints[key].utterances,):
@@ -103,6 +107,14 @@ def lines_file(fingerprints: Mapping[str, Fingerprint], folder: Path) -> Path:
     """Named after the data, so that a checkpoint finds the lines of its own time."""
     texts = [f"{key} {fingerprints[key].paths} {fingerprints[key].lines}" for key in sorted(fingerprints)]
     return folder / FOLDER / f"{blake2b(' '.join(texts).encode(), digest_size=8).hexdigest()}.npz"
+
+
+def _is_stored_as_it_is(path: Path) -> bool:
+    """Whether it is a file of ours, which unfolds to nothing larger than itself."""
+    if not path.is_file():
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
 
 
 def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> DataChange:

@@ -111,6 +111,15 @@ def test_without_the_file_of_lines_the_change_is_still_said(make: Make, tmp_path
         assert "not known" in change.what
 
 
+def test_a_file_of_lines_that_would_unfold_is_not_read(make: Make, tmp_path: Path) -> None:
+    former = {KEY: make(NAMES).fingerprint()}
+    path = lines_file(former, tmp_path)
+    path.parent.mkdir()
+    with path.open("wb") as file:
+        np.savez_compressed(file, **{f"{KEY} lines": np.zeros(len(NAMES), np.uint64)})
+    assert read_lines(KEY, former, [tmp_path]) is None
+
+
 def test_of_very_many_lines_positions_are_named(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data_changes, "_MOST_NAMES", 5)
     change = changes(make(NAMES, "1.json"), make(NAMES[:-1], "2.json"), tmp_path)
