@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +32,10 @@ def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "tr
         prog=program,
         allow_abbrev=False,
         description="Pre-train a NEST encoder.",
-        epilog=f"Example: {as_typed([program])} --config-name nest_tiny trainer.max_steps=100",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if not {"-h", "--help"}.isdisjoint(argv):
+        parser.epilog = "\n".join(_epilog(config_dir, program))
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
     parser.add_argument("-cp", "--config-path", help=f"folder of configuration files (default: {config_dir.name})")
     parser.add_argument("-cn", "--config-name", default=DEFAULT_CONFIG, help="file in it (default: %(default)s)")
@@ -41,6 +45,46 @@ def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "tr
         config_dir = _existing_folder(options.config_path, beside=config_dir.parent)
     name = re.sub(r"\.ya?ml$", "", options.config_name)
     return CommandLine(config_dir.resolve(), name, options.overrides, show=options.cfg is not None)
+
+
+def _epilog(config_dir: Path, program: str) -> Iterator[str]:
+    """What there is to choose from: every configuration and size, in the first words of its file."""
+    configurations, sizes = (_texts(config_dir, pattern) for pattern in ("*.yaml", "size/*.yaml"))
+    yield from _choice("--config-name", configurations, sorted(configurations, key=lambda name: name != DEFAULT_CONFIG))
+    yield from _choice("+size", sizes, sorted(sizes, key=lambda name: _width(sizes[name])))
+    yield f"Example: {as_typed([program])} --config-name nest_tiny trainer.max_steps=100"
+
+
+def _texts(folder: Path, pattern: str) -> dict[str, str]:
+    return {path.stem: path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob(pattern))}
+
+
+def _choice(option: str, texts: dict[str, str], names: list[str]) -> Iterator[str]:
+    if not names:
+        return
+    yield f"{option}=NAME, where NAME is one of:"
+    longest = max(map(len, names))
+    for name in names:
+        yield _wrapped(f"  {name.ljust(longest)}  ", _first_sentence(texts[name]))
+    yield ""
+
+
+def _width(text: str) -> list[int]:
+    """Of the encoder that a size describes, and its layers: the larger one comes later."""
+    return [int(number) for key in ("d_model", "n_layers") for number in re.findall(rf"\b{key}: (\d+)", text)]
+
+
+def _first_sentence(text: str) -> str:
+    """Of the comment at the top of a configuration, which says what the file is for."""
+    comment = re.match(r"(?:# @package[^\n]*\n)?((?:# ?\S[^\n]*\n)+)", text)
+    words = " ".join(line.lstrip("# ") for line in comment[1].splitlines()) if comment else ""
+    return re.split(r"(?<=\.) ", words)[0]
+
+
+def _wrapped(label: str, words: str) -> str:
+    width = min(120, shutil.get_terminal_size().columns)
+    indent = " " * len(label)
+    return textwrap.fill(words, width, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False) or label
 
 
 def _existing_folder(path: str, beside: Path) -> Path:

@@ -89,6 +89,7 @@ def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], f
         if checkpoint.nemo_path.exists():
             _log.info("NeMo archive:    %s", _shown(checkpoint.nemo_path))
     if experiment.settings.create_tensorboard_logger:
+        _log.info("to see a report: %s", as_typed(["nest-ssl report", _shown(experiment.folder)]))
         _log.info("to see curves:   %s", as_typed(["tensorboard", "--logdir", _shown(experiment.folder)]))
     if checkpoints and checkpoints[0].last_model_path and not _schedule_is_over(trainer):
         _log.info("to train on:     %s", how_to_continue(trainer, experiment, command, checkpoints[0].last_model_path))

@@ -96,6 +96,7 @@ def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> No
         "last checkpoint: ",
         "NeMo archive:    ",
         "to see curves:   tensorboard --logdir ",
+        "to see a report: nest-ssl report ",
     ):
         (line,) = [line for line in lines if line.startswith(label)]
         assert (folder / line.removeprefix(label)).exists()
