@@ -43,9 +43,7 @@ def test_what_the_sizes_say_of_themselves_is_true() -> None:
         layers, width = map(int, re.findall(r"(\d+) layers of width (\d+)", text)[0])
         encoder = yaml.safe_load(text)["model"]["encoder"]
         assert (layers, width) == (encoder["n_layers"], encoder["d_model"]), path.name
-        table = re.search(
-            rf"(?m)^#   {path.stem} .* (\S+ [MG])(?: |$)", (CONFIG / "nest_fast-conformer.yaml").read_text()
-        )
+        table = re.search(rf"(?m)^#   {path.stem} .* (\S+ [MG])(?: |$)", large)
         assert table is not None
         assert f"# {table[1]} parameters: " in text
 
