@@ -64,3 +64,15 @@ def test_narrow_band_training_data_is_told_as_an_estimate(
     (line,) = [line for line in warnings(corpus, capsys) if "narrow band" in line]
     assert line.startswith("narrow band, an estimate from 6 training files: 4 of 6 hold no sound above 4000 Hz")
     assert line.endswith("--min-bandwidth names all of them")
+
+
+@pytest.mark.parametrize("by_lhotse", [("train_ds",), ("train_ds", "validation_ds")], ids=len)
+def test_data_that_lhotse_reads_is_looked_at_too(
+    corpus: DummyCorpus, capsys: pytest.CaptureFixture[str], by_lhotse: tuple[str, ...]
+) -> None:
+    pytest.importorskip("lhotse")
+    lines = corpus.train_manifest.read_text().splitlines(keepends=True)
+    corpus.val_manifest.write_text(corpus.val_manifest.read_text() + "".join(lines[3:5]))
+    options = [f"model.{name}.use_lhotse=true" for name in by_lhotse]
+    (line,) = [line for line in warnings(corpus, capsys, *options) if "trained on" in line]
+    assert line.startswith("2 of 4 validation utterances")
