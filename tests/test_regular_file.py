@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
 
 import pytest
 
+from nest_ssl.data.check import check_manifests
+from nest_ssl.data.check_lines import Rules
+from nest_ssl.data.labels import Table
+from nest_ssl.data.stats_reading import read_columns
+from nest_ssl.data.tar_audio import pack
+from nest_ssl.data.tar_members import check_shard
+from nest_ssl.doctor.disk import read_files
+from nest_ssl.encoding.layers import Layers
+from nest_ssl.errors import NestError
 from nest_ssl.regular_file import check_regular, is_windows_device, open_regular, why_not_regular
 
 
@@ -102,3 +112,24 @@ def test_the_names_of_windows_devices_are_known(name: str) -> None:
 )
 def test_other_names_are_no_windows_devices(name: str) -> None:
     assert not is_windows_device(name)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_no_input_of_the_data_tools_waits_for_a_named_pipe(tmp_path: Path) -> None:
+    pipe, audio = tmp_path / "pipe.wav", str(tmp_path / "pipe.wav")
+    os.mkfifo(pipe)
+    manifest = tmp_path / "m.json"
+    manifest.write_text(json.dumps({"audio_filepath": audio, "duration": 1.0}), encoding="utf-8")
+    (problem,) = check_manifests([str(manifest)], Rules()).examples["unreadable"]
+    assert problem.message.startswith(f"{audio}: is not a regular file (a named pipe)")
+    for refused in (
+        lambda: check_manifests([audio], Rules()),
+        lambda: read_columns([audio], "manifest"),
+        lambda: check_shard(audio, "key"),
+        lambda: pack(audio, 0.0, None),
+        lambda: Layers.mix(audio, last=2),
+        lambda: Table(pipe),
+    ):
+        with pytest.raises(NestError, match=r"pipe\.wav"):
+            refused()
+    assert read_files([audio])[1] == 0

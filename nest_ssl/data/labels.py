@@ -9,6 +9,7 @@ from typing import Protocol
 
 from nest_ssl.data.audio_folder import AudioName
 from nest_ssl.errors import NestError, nearest, one_line
+from nest_ssl.regular_file import check_regular
 
 TEXT_SUFFIXES = (".txt", ".lab")
 _PATH_COLUMNS = ("audio_filepath", "audio_filename", "path", "file", "filename", "file_name", "audio", "wav", "id")
@@ -89,6 +90,7 @@ class Table:
 def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Line number and fields of every row."""
     try:
+        check_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
             delimiter = max("\t;,", key=header.count)

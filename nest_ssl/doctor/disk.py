@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nest_ssl.doctor.finding import Finding, gigabytes
+from nest_ssl.regular_file import open_regular
 
 _BLOCK = 2**22
 _MOST_WRITTEN = 2**26
@@ -122,7 +123,7 @@ def read_files(files: Sequence[str]) -> tuple[Rate, int, bool]:
     read, count, from_disk = 0, 0, True
     seconds = 0.0
     for name in files:
-        with contextlib.suppress(OSError), Path(name).open("rb") as file:
+        with contextlib.suppress(OSError), open_regular(name) as file:
             from_disk = _forget(file.fileno()) and from_disk
             began = time.perf_counter()
             while got := len(file.read(_BLOCK)):

@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from nest_ssl.errors import NestError
+from nest_ssl.regular_file import open_regular
+
+_LONGEST_LIST = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Layers:
     def mix(cls, text: str, last: int) -> Layers:
         """All layers, added up with these weights as they are: numbers, or a file of them."""
         try:
-            weights = _numbers(text) or _numbers(Path(text).read_text(encoding="utf-8"))
+            weights = _numbers(text) or _numbers(_text(text))
         except (OSError, ValueError):
             weights = None
         if weights is None:
@@ -62,6 +64,11 @@ class Layers:
         if self.weights is not None:
             return torch.tensordot(torch.tensor(self.weights), torch.stack(list(outputs)), dims=1)
         return outputs[0] if len(outputs) == 1 else torch.stack(list(outputs))
+
+
+def _text(path: str) -> str:
+    with open_regular(path) as file:
+        return file.read(_LONGEST_LIST).decode()
 
 
 def _numbers(text: str) -> tuple[float, ...] | None:
