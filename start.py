@@ -7,13 +7,14 @@ Only the standard library and no shell, so that it works alike on Linux, Windows
 import sys
 
 if not (3, 10) <= sys.version_info[:2] <= (3, 13):  # what constraints.txt is tested with, as in pyproject.toml
-    sys.exit(
-        "nest_ssl needs Python {}, and this is {}.{}: install one, then {} start.py".format(
+    sys.stderr.write(
+        "nest_ssl needs Python {}, and this is {}.{}: install one, then {} start.py\n".format(
             "3.10 or newer" if sys.version_info < (3, 10) else "3.13 or older",
             *sys.version_info[:2],
             "py -3.13" if sys.platform == "win32" else "python3.13",
         )
     )
+    sys.exit(2)
 
 import difflib
 import hashlib
@@ -38,6 +39,7 @@ from nest_ssl.environments import (
     one_at_a_time,
     pip_install,
 )
+from nest_ssl.exit_codes import FAILED
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -216,12 +218,12 @@ def main(arguments: list[str]) -> int:
         close = difflib.get_close_matches(task, TASKS, n=1)
         suggestion = f" (did you mean {close[0]!r}?)" if close else ""
         print(f"start.py has no task {task!r}{suggestion}: python start.py --help lists them", file=sys.stderr)
-        return 2
+        return FAILED
     try:
         return TASKS[task](rest)
     except (SetupError, OSError) as error:
         print(f"start.py: {error}", file=sys.stderr)
-        return 1
+        return FAILED
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from nest_ssl.exit_codes import FAILED
+
 CONFIG = Path(__file__).resolve().parent / "config"
 
 
@@ -14,7 +16,11 @@ def main() -> int:
             parse_command_line(sys.argv[1:], CONFIG)  # shows the help and leaves, with nothing heavy loaded
         from nest_ssl.training.run import main as train
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error.name} is not installed here; activate .venv, or type: python start.py train ...")
+        print(
+            f"error: {error.name} is not installed here; activate .venv, or type: python start.py train ...",
+            file=sys.stderr,
+        )
+        return FAILED
     return train(config_dir=CONFIG)
 
 

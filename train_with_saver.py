@@ -6,6 +6,8 @@ python train_with_saver.py trainer.max_steps=1 output_dir=./saved_nest_outputs s
 import sys
 from pathlib import Path
 
+from nest_ssl.exit_codes import FAILED
+
 CONFIG = Path(__file__).resolve().parent / "config"
 
 
@@ -17,7 +19,11 @@ def main() -> int:
             parse_command_line(sys.argv[1:], CONFIG, "train_with_saver.py")  # as in train.py
         from nest_ssl.alignment.nest_side import main as train_and_record
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+        print(
+            f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)",
+            file=sys.stderr,
+        )
+        return FAILED
     return train_and_record(config_dir=CONFIG)
 
 

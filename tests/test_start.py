@@ -311,7 +311,7 @@ def test_failed_setup_is_one_message_and_not_a_traceback(
         raise start.SetupError("no space")
 
     monkeypatch.setattr(start, "set_up", failing)
-    assert start.main(["test"]) == 1
+    assert start.main(["test"]) == 2
     assert capsys.readouterr().err == "start.py: no space\n"
 
 
@@ -340,7 +340,7 @@ def test_help_explains_every_task(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_python_that_does_not_fit_is_told_in_one_line(version: str, expected: str) -> None:
     finished = _started_by(version)
-    assert finished.returncode == 1
+    assert finished.returncode == 2
     (line,) = finished.stderr.splitlines()
     assert line.startswith(f"nest_ssl needs Python {expected}, and this is {version}: install one, then ")
     assert line.endswith("3.13 start.py")

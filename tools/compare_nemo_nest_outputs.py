@@ -13,7 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also works where
 try:
     from nest_ssl.alignment.compare_command import main
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+    print(
+        f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr
+    )
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -43,7 +43,8 @@ def main() -> None:
     try:
         tar_command(arguments.manifest_path, arguments.target_dir, options, arguments.buckets_num, workers)
     except NestError as error:
-        sys.exit(f"error: {error}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,11 @@ def find_nemo_side() -> Path:
         for base in (above, above / "nest_ssl_project"):
             if (base / NEEDED).is_file():
                 return base / NEEDED
-    sys.exit(f"error: {NEEDED} of nest_ssl was not found above {Path(__file__).parent}; put a checkout of it there")
+    print(
+        f"error: {NEEDED} of nest_ssl was not found above {Path(__file__).parent}; put a checkout of it there",
+        file=sys.stderr,
+    )
+    sys.exit(2)
 
 
 if __name__ == "__main__":

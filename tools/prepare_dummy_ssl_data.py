@@ -14,7 +14,10 @@ try:
 
     from nest_ssl.cli.data import make_dummy
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+    print(
+        f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr
+    )
+    sys.exit(2)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 settings = {"default_map": {"output": str(ROOT / "data" / "dummy_ssl")}, "help_option_names": ["-h", "--help"]}

@@ -14,7 +14,10 @@ try:
     from nest_ssl.errors import NestError
     from nest_ssl.reference.pages import write_pages
 except ModuleNotFoundError as error:
-    sys.exit(f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)")
+    print(
+        f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr
+    )
+    sys.exit(2)
 
 
 def main() -> int:
@@ -24,7 +27,7 @@ def main() -> int:
         for page in write_pages(parser.parse_args().output):
             print(f"wrote {page}")
     except NestError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 2
     return 0
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         train(cfg, recorder, recording)
     except (recorder.RecordingError, ConfigurationError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        return 2  # as every command of nest_ssl, which is not where NeMo is
     print(f"recorded in {recording.output_dir}")
     return 0
 

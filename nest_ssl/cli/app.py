@@ -11,12 +11,13 @@ import typer
 from nest_ssl.cli import data
 from nest_ssl.cli.bench import bench
 from nest_ssl.cli.doctor import doctor
-from nest_ssl.cli.exits import INTERRUPTED, exit_with
+from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.export import export
 from nest_ssl.cli.features import features
 from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
+from nest_ssl.exit_codes import INTERRUPTED
 from nest_ssl.printable import say, say_lines
 
 app = typer.Typer(
@@ -68,7 +69,7 @@ def train(context: typer.Context) -> None:
         code = run_training(context.args, folder, program)
     except KeyboardInterrupt:
         code = INTERRUPTED
-    raise typer.Exit(code)  # the codes of train.py, where a failed run is 1
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import typer
 
+from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.printable import say
 
-FAILED, INTERRUPTED = 2, 130
 _CUT_OFF = 141  # what shells report for a program whose reader went away, such as head
 
 

@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, distributed
 
 from nest_ssl.errors import NestError
+from nest_ssl.exit_codes import FAILED
 
 _FIRST = "NEST_SSL_FIRST_PROCESS"  # in the environment of those whom it starts: its number
 _LOST = re.compile(r"closed by peer|reset by peer|broken pipe|timed out|remote process", re.IGNORECASE)
@@ -79,4 +80,4 @@ def _leave_after(parent: int) -> None:
     while os.getppid() == parent:  # does not change on Windows, where the connection's end has to do
         time.sleep(1)
     print("error: the first process of this run has ended; leaving", file=sys.stderr, flush=True)
-    os._exit(1)
+    os._exit(FAILED)

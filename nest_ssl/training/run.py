@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 from nest_ssl.training.advice import Setup, advice
@@ -46,7 +48,6 @@ from nest_ssl.training.throughput import Throughput
 from nest_ssl.training.timing import ValidationSchedule
 
 _log = logging.getLogger(__name__)
-_INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 class TrainFunction(Protocol):
@@ -78,7 +79,10 @@ def main(
     except Stopped as stopped:
         return stopped.exit_code
     except KeyboardInterrupt:
-        return _INTERRUPTED
+        return INTERRUPTED
+    except Exception:  # nobody foresaw it: a bug, which keeps its traceback
+        traceback.print_exc()
+        return FAILED
     return 0
 
 
@@ -223,4 +227,4 @@ def _last_line(error: NestError) -> str:
 
 def _fail(message: str) -> int:
     say(f"error: {message}", error=True)
-    return 1
+    return FAILED

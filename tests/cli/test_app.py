@@ -42,7 +42,7 @@ def test_train_takes_what_train_py_takes(run: Callable[..., Result], tmp_path: P
     assert "to train on:     nest-ssl train --config-name nest_tiny" in done.stdout
     assert list(tmp_path.rglob("*last.ckpt"))
     wrong = run("train", "trainer.max_stepps=1")
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "did you mean 'trainer.max_steps'" in wrong.stderr
 
 

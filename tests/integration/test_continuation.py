@@ -94,7 +94,7 @@ def test_what_cannot_take_effect_is_refused_with_the_ways_out(train: Any, tmp_pa
     before = state_of(folder_of(tmp_path))
     for overrides, change, reason in REFUSED.values():
         code, lines = train("trainer.max_steps=5", *overrides)
-        assert code == 1
+        assert code == 2
         assert change in the_error(lines)
         assert reason in the_error(lines)
         assert "name=NEW" in the_error(lines)
@@ -199,7 +199,7 @@ def test_another_corpus_is_refused(train: Any, corpus: DummyCorpus, tmp_path: Pa
     assert train()[0] == 0
     before = state_of(folder_of(tmp_path))
     code, lines = train("trainer.max_steps=5", f"model.train_ds.manifest_filepath={corpus.noise_manifest}")
-    assert code == 1
+    assert code == 2
     assert "not one of these utterances" in the_error(lines)
     assert "name=NEW" in the_error(lines)
     assert state_of(folder_of(tmp_path)) == before
@@ -231,7 +231,7 @@ def test_a_checkpoint_without_a_record_goes_on_and_says_so(train: Any, tmp_path:
     assert train()[0] == 0
     rewrite_checkpoint(last_checkpoint(tmp_path), lambda checkpoint: checkpoint.pop("nest_ssl"))
     code, lines = train("model.optim.lr=0.2", "trainer.max_steps=5")
-    assert code == 1  # older checkpoints hold the model's configuration
+    assert code == 2  # older checkpoints hold the model's configuration
     assert "model.optim.lr: 0.1 -> 0.2" in the_error(lines)
     code, lines = train("trainer.max_steps=5")
     assert code == 0
@@ -244,14 +244,14 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(train: Any, tmp_path: P
         last_checkpoint(tmp_path), lambda checkpoint: [checkpoint.pop(key) for key in ("nest_ssl", "hyper_parameters")]
     )
     code, lines = train("model.encoder.d_model=64", "trainer.max_steps=5")
-    assert code == 1
+    assert code == 2
     assert "holds another model" in the_error(lines)
 
 
 def test_weights_alone_cannot_be_continued(train: Any, tmp_path: Path) -> None:
     assert train("exp_manager.checkpoint_callback_params.save_weights_only=true")[0] == 0
     code, lines = train("trainer.max_steps=5")
-    assert code == 1
+    assert code == 2
     assert "holds weights alone" in the_error(lines)
 
 
@@ -260,7 +260,7 @@ def test_a_run_does_not_outlast_a_schedule_that_ends(train: Any, tmp_path: Path)
     assert code == 0
     assert not any(line.startswith("to train on:") for line in lines)
     code, lines = train(*COSINE, "trainer.max_steps=6")
-    assert code == 1
+    assert code == 2
     assert "the CosineAnnealing schedule" in the_error(lines)
     assert "trainer.max_steps=3" in the_error(lines)
 
@@ -291,7 +291,7 @@ def test_a_checkpoint_from_elsewhere_is_compared_too(train: Any, tmp_path: Path)
     assert train()[0] == 0
     named = f"exp_manager.resume_from_checkpoint='{last_checkpoint(tmp_path)}'"
     code, lines = train(named, "exp_manager.name=elsewhere", "model.optim.lr=0.2", "trainer.max_steps=5")
-    assert code == 1
+    assert code == 2
     assert "leave exp_manager.resume_from_checkpoint out" in the_error(lines)
     code, lines = train(named, "exp_manager.name=elsewhere", "trainer.max_steps=5")
     assert code == 0
@@ -336,7 +336,7 @@ def test_commands_typed_one_after_the_other_each_do_what_they_say_or_say_why_not
     assert record([*SMALL, *recorded, "trainer.max_epochs=1", "trainer.max_steps=-1"], config_dir=CONFIG) == 0
     assert "trained" not in capsys.readouterr().out  # of the run in the folder, which it does not touch
     other = [f"model.train_ds.manifest_filepath={dummy.noise_manifest}", "trainer.max_steps=9"]
-    assert main([*SMALL, *other], config_dir=CONFIG) == 1
+    assert main([*SMALL, *other], config_dir=CONFIG) == 2
     assert "name=NEW" in capsys.readouterr().err
     assert state_of(default) == before
     assert steps_in(default) == 5

@@ -173,7 +173,7 @@ def test_when_one_process_dies_the_other_leaves(victim: int, corpus: DummyCorpus
     log = (tmp_path / "log.txt").read_text()
     process.wait(timeout=PATIENCE)
     if victim == 1:
-        assert process.returncode == 1, log
+        assert process.returncode == 2, log
         assert "error: process 1 of this run has ended by signal 9" in log
     else:
         assert "process of this run has ended" in log

@@ -123,6 +123,6 @@ def test_a_run_that_must_not_use_suspicious_audio_stops_at_file_and_line(
     train: Callable[..., int], folder: Path, workers: int, capsys: pytest.CaptureFixture
 ) -> None:
     options = ["model.train_ds.suspicious_audio=stop", f"model.train_ds.num_workers={workers}"]
-    assert train(*options, "trainer.max_steps=6") == 1
+    assert train(*options, "trainer.max_steps=6") == 2
     error = capsys.readouterr().err
     assert re.fullmatch(r"error: [^\n]*(silent|shorter|longer)\.wav: [^\n]* \(train\.json:[789]\)\n", error)

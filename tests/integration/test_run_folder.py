@@ -75,7 +75,7 @@ def test_the_same_run_started_twice(corpus: DummyCorpus, tmp_path: Path, runs: l
     before = content(folder)
     second = start(runs, tmp_path, corpus, "trainer.max_steps=1")
     _, errors = second.communicate(timeout=300)
-    assert second.returncode != 0
+    assert second.returncode == 2
     assert errors.count("\n") == 1
     assert f"{folder}: is in use by process {first.pid} on " in errors
     assert "wait for its end, or give this run a folder of its own (exp_manager.name, exp_dir)" in errors

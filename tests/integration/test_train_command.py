@@ -259,31 +259,31 @@ def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
     line = json.dumps({"audio_filepath": "broken.wav", "duration": 2.0}) + "\n"
     (tmp_path / "train.json").write_text(2 * line)
     node = ["manifest_filepath=train.json", f"num_workers={workers}", "unreadable_audio=stop"]
-    assert train(*manifests, "trainer.max_steps=1", *(f"model.train_ds.{setting}" for setting in node)) == 1
+    assert train(*manifests, "trainer.max_steps=1", *(f"model.train_ds.{setting}" for setting in node)) == 2
     assert re.fullmatch(r"error: [^\n]*broken\.wav[^\n]*\n", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["trainer.max_step=3"], 1, r"error: trainer.max_step: no such key \(did you mean 'trainer.max_steps'\?\)"),
-        (["model.train_ds.manifest_filepath=nowhere.json"], 1, r"error: model.train_ds.manifest_filepath: .*nowhere"),
-        (["model.validation_ds.manifest_filepath=no.json"], 1, r"error: model.validation_ds.manifest_filepath: .*no"),
-        (["model.train_ds.manifest_filepath=bad.json"], 1, r"error: .*bad\.json:2: "),
-        (["init_from_nemo_model=nowhere.nemo"], 1, r"error: .*nowhere\.nemo"),
-        (["model.optim.name=adamm"], 1, r"error: model.optim.name: 'adamm' .*\(did you mean 'adam'\?\)"),
-        (["model.encoder.n_heads=5"], 1, r"error: model.encoder: "),
-        (["trainer.precision=17"], 1, r"error: trainer: Precision 17 is invalid"),
-        (["trainer.strategy=fastest"], 1, r"error: trainer: You selected an invalid strategy name"),
-        (["trainer.logger=true"], 1, r"error: trainer.logger: exp_manager makes the loggers"),
-        (["seed=x"], 1, r"error: seed: 'x' is not a whole number"),
-        (["--config-name=nowhere"], 1, r"error: --config-name: there is no nowhere.yaml in "),
+        (["trainer.max_step=3"], 2, r"error: trainer.max_step: no such key \(did you mean 'trainer.max_steps'\?\)"),
+        (["model.train_ds.manifest_filepath=nowhere.json"], 2, r"error: model.train_ds.manifest_filepath: .*nowhere"),
+        (["model.validation_ds.manifest_filepath=no.json"], 2, r"error: model.validation_ds.manifest_filepath: .*no"),
+        (["model.train_ds.manifest_filepath=bad.json"], 2, r"error: .*bad\.json:2: "),
+        (["init_from_nemo_model=nowhere.nemo"], 2, r"error: .*nowhere\.nemo"),
+        (["model.optim.name=adamm"], 2, r"error: model.optim.name: 'adamm' .*\(did you mean 'adam'\?\)"),
+        (["model.encoder.n_heads=5"], 2, r"error: model.encoder: "),
+        (["trainer.precision=17"], 2, r"error: trainer: Precision 17 is invalid"),
+        (["trainer.strategy=fastest"], 2, r"error: trainer: You selected an invalid strategy name"),
+        (["trainer.logger=true"], 2, r"error: trainer.logger: exp_manager makes the loggers"),
+        (["seed=x"], 2, r"error: seed: 'x' is not a whole number"),
+        (["--config-name=nowhere"], 2, r"error: --config-name: there is no nowhere.yaml in "),
         (
             [*NEMO_CONFIG, "model.train_ds.manifest_filepath=???"],
-            1,
+            2,
             r"error: model.train_ds.manifest_filepath: has no value",
         ),
-        (["exp_manager.resume_from_checkpoint=bad.json"], 1, r"error: .*bad\.json: "),
+        (["exp_manager.resume_from_checkpoint=bad.json"], 2, r"error: .*bad\.json: "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

@@ -243,7 +243,7 @@ def test_nothing_outside_the_table_is_built(
         monkeypatch.setattr(f"os.{name}", lambda *arguments: built.append(arguments))
     data = ["model.train_ds.manifest_filepath=nowhere.json", "model.validation_ds=null"]
     small = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.num_classes=32", "exp_manager=null"]
-    assert main([*data, *small, override] if "exp_manager" not in override else [*data, override], CONFIG) == 1
+    assert main([*data, *small, override] if "exp_manager" not in override else [*data, override], CONFIG) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert not built

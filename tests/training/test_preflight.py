@@ -56,7 +56,7 @@ def test_a_refused_run_says_one_line_and_writes_nothing(
     monkeypatch.setattr(preflight, checks, [_refuses])
     monkeypatch.chdir(tmp_path)
     noise = f"model.validation_ds.noise_manifest={corpus.noise_manifest}"
-    assert main(["--config-name", "nest_tiny", *manifests_of(corpus), noise], config_dir=CONFIG) == 1
+    assert main(["--config-name", "nest_tiny", *manifests_of(corpus), noise], config_dir=CONFIG) == 2
     assert capsys.readouterr().err == "error: model.x: would spoil the run\n"
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
@@ -76,7 +76,7 @@ def test_targets_that_would_be_shifted_are_refused(
     overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(overrides, config_dir=CONFIG) == 1
+    assert main(overrides, config_dir=CONFIG) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "targets would be shifted in time; set model.quantizer.combine_time_steps=" in line
     assert not list(tmp_path.iterdir())
