@@ -61,6 +61,7 @@ class Former:
         record = _mapping(checkpoint.get(RECORD))
         data = {key: Fingerprint.from_plain(value) for key, value in _mapping(record.get("data")).items()}
         schedules = checkpoint.get("lr_schedulers")
+        schedule = _mapping(schedules[0]) if isinstance(schedules, list) and schedules else {}
         fit_loop = _mapping(_mapping(checkpoint.get("loops")).get("fit_loop"))
         epochs = _mapping(_mapping(fit_loop.get("epoch_progress")).get("current")).get("processed")
         steps = checkpoint.get("global_step")
@@ -70,7 +71,7 @@ class Former:
             model_config=_mapping(_mapping(checkpoint.get("hyper_parameters")).get("cfg")) or None,
             data={key: value for key, value in data.items() if value is not None},
             machine=_mapping(record.get("machine")),
-            schedule=_mapping(schedules[0]) if isinstance(schedules, list) and schedules else {},
+            schedule={name: schedule[name] for name in _SHAPE if name in schedule},  # and nothing that maps the file
             steps=steps if isinstance(steps, int) else 0,
             epochs=epochs if isinstance(epochs, int) else 0,
             shapes={name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()},
@@ -191,6 +192,8 @@ class Continuation(Callback):
         name = "name=NEW" if self.cfg.get("name") == settings.name else "exp_manager.name=NEW"
         if settings.explicit_log_dir:
             name = "exp_manager.explicit_log_dir=NEW"
+        if settings.checkpoint_callback_params.dirpath:  # where checkpoints are looked for, whatever the run's name is
+            name += " exp_manager.checkpoint_callback_params.dirpath=NEW"
         from_weights = f", {name} {weights} from these weights" if same_model else ""
         return f"keep the former value, or train a new run: {name} from the beginning{from_weights}"
 

@@ -113,6 +113,24 @@ def test_the_ways_out_lead_out(train: Any, tmp_path: Path) -> None:
     assert train("model.optim.lr=0.2", "name=third")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("place", "way"),
+    [
+        ("exp_manager.explicit_log_dir=here", "exp_manager.explicit_log_dir=NEW"),
+        ("exp_manager.name=own", "exp_manager.name=NEW"),
+        (
+            "exp_manager.checkpoint_callback_params.dirpath=kept",
+            "name=NEW exp_manager.checkpoint_callback_params.dirpath=NEW",
+        ),
+    ],
+)
+def test_the_way_out_is_one_from_the_folder_that_was_asked_for(train: Any, place: str, way: str) -> None:
+    assert train(place)[0] == 0
+    error = the_error(train(place, "model.optim.lr=0.2")[1])
+    assert f"new run: {way} from the beginning" in error
+    assert train(place, "model.optim.lr=0.2", *way.split())[0] == 0
+
+
 def test_what_takes_effect_is_said_and_recorded(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     code, lines = train("trainer.max_steps=5", "model.encoder.dropout=0.2", "model.train_ds.batch_size=3")
