@@ -16,6 +16,7 @@ from nest_ssl.report.gathered import RunReport
 from nest_ssl.report.levels import levels_of_runs
 from nest_ssl.report.run import Run
 from nest_ssl.report.texts import words
+from nest_ssl.training.tags import tag_of
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _figures(plans: Sequence[Plan], reports: Sequence[RunReport]) -> tuple[str, 
     for plan in plans:
         drawn = [_figure(plan, group, lines, len(reports)) for group, lines in _charts(plan, reports)]
         figures += drawn
-        missing += [code(tag) for tag, _ in plan.tags] if not drawn else []
+        missing += [code(tag_of(tag)) for tag, _ in plan.tags] if not drawn else []
     told = f'<p class="muted">{words("not_logged", names=Html(", ".join(missing)))}</p>' if missing else ""
     return "".join(figures), told
 

@@ -104,7 +104,7 @@ def test_a_folder_with_next_to_nothing_in_it_makes_a_page(tmp_path: Path) -> Non
 def test_what_is_missing_is_named_by_its_tag(tmp_path: Path) -> None:
     write_events(tmp_path, ({"train_loss": training()["train_loss"]}, range(0, 500, 5)), began=time.time() - 100)
     said = Text(page_of(tmp_path)).english
-    assert "Not logged by this run: train_accuracy, val_accuracy, learning_rate" in said
+    assert "Not logged by this run: train/accuracy, val/accuracy, learning_rate" in said
     assert "This run logs nothing about its code books" in said
     assert "There is no config.yaml" in said
 
