@@ -69,7 +69,7 @@ def throughput_section(reports: Sequence[RunReport]) -> str:
 
 def codebook_section(reports: Sequence[RunReport]) -> str:
     """Coverage and perplexity of every book that any of the runs logs."""
-    books = max((report.run.whole_setting("model.num_books") or 1 for report in reports), default=1)
+    books = max((report.run.books for report in reports), default=1)
     parts = []
     for book in range(books):
         figures, _ = _figures(_codebook_plans(book), reports)

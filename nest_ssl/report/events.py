@@ -6,6 +6,8 @@ fifths of the time. A file that is being written ends with a part of a record; i
 
 from __future__ import annotations
 
+import io
+import math
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,11 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nest_ssl.errors import NestError
+from nest_ssl.report.foreign import open_inside
 from nest_ssl.training.tags import name_of
 
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<QI")  # length of the record, checksum of that length
 _CHECKSUM = 4  # bytes after the record
+# What a run can have; a file from elsewhere may claim anything.
+LARGEST_WHOLE = 2**53  # steps, and other counts: exact as floating-point numbers
+_LARGEST_FILE = 4 * 2**30  # bytes
+_LARGEST_RECORD = 2**20  # bytes; larger ones hold pictures and sound
+_MOST_NUMBERS = 20_000_000  # in one file
+_LARGEST_NUMBER = 1e30  # beyond it, charts have no scale
+_LATEST = 2.0**33  # seconds since 1970: the year 2242
 _NOT_OF_A_STEP = ("hp_metric",)  # Lightning logs it at step 0 whenever a run starts
 
 
@@ -84,10 +95,15 @@ class _File(NamedTuple):
     series: dict[str, Series]
 
 
-def read_history(folders: Sequence[Path]) -> History:
-    """The event files of these folders. Where a start repeats steps of an earlier one, the later start counts."""
+def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
+    """The event files of these folders, all within `root` if it is given.
+
+    Where a start repeats steps of an earlier one, the later start counts.
+    """
     paths = [path for folder in folders for path in folder.glob(EVENT_FILES)]
-    files = sorted(filter(None, map(_read_file, paths)), key=lambda file: file.start.time)
+    files = sorted(
+        filter(None, (_read_file(path, root or path.parent) for path in paths)), key=lambda file: file.start.time
+    )
     pieces: dict[str, list[Series]] = {}
     ends_before = np.inf
     for file in reversed(files):
@@ -109,19 +125,25 @@ def _columns(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return series.steps, series.values, series.times
 
 
-def _read_file(path: Path) -> _File | None:
+def _read_file(path: Path, root: Path) -> _File | None:
     """The scalars of an event file; None if not even its beginning is there."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
     columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
     began: float | None = None
-    for record in _records(path.read_bytes()):
+    count = 0
+    for record in _records(path, root):
         try:
             event = Event.FromString(record)
         except DecodeError:  # a damaged file: what came before is good
             break
+        if not (0 <= event.wall_time <= _LATEST and 0 <= event.step <= LARGEST_WHOLE):  # NaN among them
+            continue
         began = event.wall_time if began is None else began
+        count += len(event.summary.value)
+        if count > _MOST_NUMBERS:
+            raise NestError(f"{path}: holds more than {_MOST_NUMBERS} numbers; it is not read")
         for value in event.summary.value:
             kind = value.WhichOneof("value")
             number = value.simple_value if kind == "simple_value" else _one_number(value) if kind == "tensor" else None
@@ -129,7 +151,7 @@ def _read_file(path: Path) -> _File | None:
                 continue
             steps, values, times = columns.setdefault(name_of(value.tag), ([], [], []))
             steps.append(event.step)
-            values.append(number)
+            values.append(number if abs(number) <= _LARGEST_NUMBER else math.nan)
             times.append(event.wall_time)
     if began is None:
         return None
@@ -140,16 +162,19 @@ def _read_file(path: Path) -> _File | None:
     return _File(Start(began, ended, first, last), series)
 
 
-def _records(content: bytes) -> Iterator[bytes]:
-    """The whole records of an event file."""
-    place = 0
-    while place + _HEADER.size <= len(content):
-        length, _ = _HEADER.unpack_from(content, place)
-        place += _HEADER.size
-        if place + length + _CHECKSUM > len(content):
-            return
-        yield content[place : place + length]
-        place += length + _CHECKSUM
+def _records(path: Path, root: Path) -> Iterator[bytes]:
+    """The whole records of an event file, without those that hold no numbers but pictures."""
+    with open_inside(path, root, _LARGEST_FILE) as file:
+        end = file.seek(0, io.SEEK_END)
+        place = 0
+        while place + _HEADER.size <= end:
+            file.seek(place)
+            length, _ = _HEADER.unpack(file.read(_HEADER.size))
+            place += _HEADER.size + length + _CHECKSUM
+            if place > end:
+                return
+            if length <= _LARGEST_RECORD:
+                yield file.read(length)
 
 
 def _one_number(value: object) -> float | None:
@@ -159,8 +184,11 @@ def _one_number(value: object) -> float | None:
     tensor = value.tensor  # type: ignore[attr-defined]
     if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
         return None
-    array = make_ndarray(tensor)
-    return float(array.reshape(-1)[0]) if array.dtype.kind in "fiu" else None
+    try:
+        array = make_ndarray(tensor)
+        return float(array.reshape(-1)[0]) if array.dtype.kind in "fiu" else None
+    except Exception:  # what nobody would write can raise anything
+        return None
 
 
 def _in_order(steps: np.ndarray, values: np.ndarray, times: np.ndarray) -> Series:

@@ -116,7 +116,7 @@ class Signs:
     @property
     def frequencies(self) -> float | None:
         """log P: the loss of knowing how frequent every code is; the mean over the books, as the loss is."""
-        known = [math.log(book.target_perplexity) for book in self.books if book.target_perplexity]
+        known = [math.log(max(book.target_perplexity, 1.0)) for book in self.books if book.target_perplexity]
         return sum(known) / len(known) if known else None
 
     @property
@@ -147,9 +147,10 @@ def signs_of(run: Run, step: int) -> Signs:
     val_loss = get("val_loss")
     finite = None if val_loss is None or not len(val_loss.finite) else val_loss.finite.values
     warmup = run.whole_setting("model.optim.sched.warmup_steps")
+    codes = run.whole_setting("model.num_classes")
     accuracy = _finite(recent(get("train_accuracy")))
     return Signs(
-        codes=run.whole_setting("model.num_classes"),
+        codes=codes if codes is not None and codes > 0 else None,
         books=tuple(_books(run)),
         loss=_finite(recent(get("train_loss"))),
         accuracy=_last(get("val_accuracy")) if accuracy is None else accuracy,
@@ -222,7 +223,7 @@ def _of_loss(signs: Signs) -> Iterator[Finding]:
 
 
 def _books(run: Run) -> Iterator[Book]:
-    for number in range(run.whole_setting("model.num_books") or 1):
+    for number in range(run.books):
         found = {name: run.history.get(f"codebook_{number}/{name}") for name in _BOOK_TAGS}
         predicted = found["predicted_perplexity"]
         best = float(predicted.finite.values.max()) if predicted is not None and len(predicted.finite) else None

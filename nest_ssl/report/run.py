@@ -10,13 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
-from nest_ssl.errors import NestError, one_line
-from nest_ssl.report.events import EVENT_FILES, History, read_history
+from nest_ssl.errors import NestError
+from nest_ssl.report.events import EVENT_FILES, LARGEST_WHOLE, History, read_history
+from nest_ssl.report.foreign import open_inside, read_config, read_inside
 from nest_ssl.training.problem_report import PROBLEM_REPORT, read_report
 
 _SEARCHED = 4  # levels below a folder that is none
+_LARGEST_JSON = 16 * 2**20  # bytes
+_LARGEST_PROBLEMS = 256 * 2**20
+MOST_BOOKS = 256  # NEST has 1
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,23 @@ class Run:
     def whole_setting(self, key: str) -> int | None:
         """The same, if it is a whole number."""
         value = self.setting(key)
-        return value if type(value) is int else None
+        return value if type(value) is int and abs(value) <= LARGEST_WHOLE else None
+
+    @property
+    def books(self) -> int:
+        """Code books of the configuration, as far as anybody would have them."""
+        return min(max(self.whole_setting("model.num_books") or 1, 1), MOST_BOOKS)
 
     @cached_property
     def problems(self) -> list[dict[str, Any]]:
         """Audio that was skipped or suspicious, as the processes of the run listed it."""
         reports = sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))
-        return [record for report in reports for record in read_report(report)]
+        return [record for report in reports for record in self._problems(report)]
+
+    def _problems(self, report: Path) -> list[dict[str, Any]]:
+        with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # looked at only
+            records = read_report(report)
+        return [record for record in records if _is_problem(record)]
 
     @cached_property
     def nonfinite_batches(self) -> list[str]:
@@ -57,7 +69,8 @@ class Run:
     def checkpoint_step(self) -> int:
         """The newest step that the name of a checkpoint tells; 0 without one."""
         names = (path.name for path in (self.folder / "checkpoints").glob("*step=*"))
-        return max((int(found[1]) for name in names if (found := re.search(r"step=(\d+)", name))), default=0)
+        steps = (int(found[1]) for name in names if (found := re.search(r"step=(\d+)", name)))
+        return max((step for step in steps if step <= LARGEST_WHOLE), default=0)
 
 
 def newest_run(folder: Path) -> Path:
@@ -89,10 +102,10 @@ def _open(folder: Path, name: str) -> Run:
     return Run(
         folder=folder,
         name=name,
-        config=_yaml(folder / "config.yaml"),
-        earlier_configs=[_yaml(path / "config.yaml") for path in earlier if (path / "config.yaml").is_file()],
-        environment=_json(folder / "environment.json"),
-        history=read_history([*earlier, folder]),
+        config=_yaml(folder / "config.yaml", folder),
+        earlier_configs=[_yaml(path / "config.yaml", folder) for path in earlier if (path / "config.yaml").is_file()],
+        environment=_json(folder / "environment.json", folder),
+        history=read_history([*earlier, folder], folder),
     )
 
 
@@ -111,31 +124,34 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 
 def _last_written(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)
+    return max((path.lstat().st_mtime for path in folder.iterdir()), default=0.0)
 
 
 def _folders_below(folder: Path, levels: int = _SEARCHED) -> list[Path]:
     """A run's own folders are no runs: what is below one is not looked at."""
-    here = [path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    inside = (path for path in sorted(folder.iterdir()) if not path.is_symlink())  # which may lead anywhere, or back
+    here = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
     deeper = [found for path in here if levels > 1 and not is_run(path) for found in _folders_below(path, levels - 1)]
     return here + deeper
 
 
-def _yaml(path: Path) -> dict[str, Any]:
+def _yaml(path: Path, folder: Path) -> dict[str, Any]:
     """A configuration; empty if there is none."""
-    if not path.is_file():
+    return read_config(path, folder) if path.exists() else {}
+
+
+def _json(path: Path, folder: Path) -> dict[str, Any]:
+    """What a run wrote of its surroundings; empty if it did not, or is writing it now."""
+    if not path.exists():
         return {}
     try:
-        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except Exception as error:  # YAML and OmegaConf have many
-        raise NestError(f"{path}: cannot be read as a configuration: {one_line(error)}") from error
-    return config if isinstance(config, dict) else {}  # type: ignore[return-value]
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """What a run wrote of its surroundings; empty if it did not, or is writing it now."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content = json.loads(read_inside(path, folder, _LARGEST_JSON))
+    except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def _is_problem(record: dict[str, Any]) -> bool:
+    """Whether the fields that are shown are what the run writes into them."""
+    count = record["count"]
+    return isinstance(record["kind"], str) and type(count) is int and 0 <= count <= LARGEST_WHOLE

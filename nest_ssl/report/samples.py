@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,16 @@ import numpy as np
 import soundfile
 
 from nest_ssl.errors import NestError, one_line
+from nest_ssl.report.foreign import open_inside
 from nest_ssl.training.pictures import loudness_colours, loudness_levels, token_colours
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SAMPLES = "samples/step-*.npz"
+_LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
+_MOST_SAMPLES = 16
+_HIGHEST_RATE = 10**6  # Hz
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,12 @@ def newest_samples(folder: Path) -> SampleSet | None:
     if not files:
         return None
     step = max(files)
-    try:
-        with np.load(files[step], allow_pickle=False) as arrays:
-            return SampleSet(step, list(_samples(arrays)))
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
+    with open_inside(files[step], folder, _LARGEST_FILE) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return SampleSet(step, list(_samples(_Arrays(archive))))
+        except Exception as error:  # bytes that are damaged on purpose can raise anything
+            raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
 
 
 def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
@@ -102,16 +108,50 @@ def runs(flags: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-def _samples(arrays: Mapping[str, np.ndarray]) -> Iterator[Sample]:
+class _Arrays:
+    """The arrays of an `.npz` file, each looked at before it is read: how large it says to be, and how large it is."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if sum(info.file_size for info in self._members.values()) > _LARGEST_FILE:
+            raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        info = self._members[name]
+        with self._archive.open(info) as member:
+            major = np.lib.format.read_magic(member)[0]
+            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(member)
+        if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > info.file_size:
+            raise ValueError(f"{name} has shape {shape} and type {dtype}, and {info.file_size} bytes")
+        with self._archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+
+    def of_shape(self, name: str, axes: int) -> np.ndarray:
+        array = self[name]
+        if array.ndim != axes or not array.size:
+            raise ValueError(f"{name} has shape {array.shape}")
+        return array
+
+
+def _samples(arrays: _Arrays) -> Iterator[Sample]:
     number, rate = 0, int(arrays["sample_rate"])
-    while f"clean_{number}" in arrays:
-        clean, noisy, features = (
-            arrays[f"{name}_{number}"].astype(np.float32) for name in ("clean", "noisy", "features")
-        )
+    if not 1 <= rate <= _HIGHEST_RATE:
+        raise ValueError(f"sample_rate is {rate}")
+    while f"clean_{number}" in arrays and number < _MOST_SAMPLES:
+        clean, noisy = (arrays.of_shape(f"{name}_{number}", 1).astype(np.float32) for name in ("clean", "noisy"))
+        features = arrays.of_shape(f"features_{number}", 2).astype(np.float32)
         targets, predicted = (_two_axes(arrays[f"{name}_{number}"]) for name in ("targets", "predicted"))
-        frames = min(len(targets), len(predicted), len(arrays[f"scored_{number}"]))
-        scored = arrays[f"scored_{number}"][:frames].astype(bool)
-        mask = arrays[f"mask_{number}"].astype(bool)
+        scored = arrays.of_shape(f"scored_{number}", 1).astype(bool)
+        mask = arrays.of_shape(f"mask_{number}", 1).astype(bool)
+        frames = min(len(targets), len(predicted), len(scored))
+        scored = scored[:frames]
+        if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
+            raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many code books")
         yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
         number += 1
 

@@ -111,9 +111,9 @@ def _outcomes(records: Iterable[dict[str, Any]]) -> str:
 def read_report(file: Path) -> list[dict[str, Any]]:
     """The records of a report, without a line that was never finished; none if there is no report."""
     records = []
-    with suppress(FileNotFoundError), file.open(encoding="utf-8") as lines:
+    with suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if isinstance(record, dict) and record.keys() >= {"kind", "file", "line", "count"}:
                     records.append(record)
