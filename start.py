@@ -159,15 +159,16 @@ def set_up(*extras: str) -> Path:
 
 
 def demo(arguments: list[str]) -> int:
-    code = run(set_up(), "train.py", "--config-name", "nest_tiny", *arguments)
-    if code == 0 and Path(sys.prefix) != VENV:
-        activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
-        print(f"before you type these commands, once in each terminal: {activate}")
-    return code
+    return train(["--config-name", "nest_tiny", *arguments])
 
 
 def train(arguments: list[str]) -> int:
-    return run(set_up(), "train.py", *arguments)
+    """Train, then say how the commands that a finished run prints are typed."""
+    code = run(set_up(), "train.py", *arguments)
+    if code == 0 and Path(sys.prefix) != VENV and not {"-h", "--help"} & set(arguments):
+        activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
+        print(f"before you type these commands, once in each terminal: {activate}")
+    return code
 
 
 def test(arguments: list[str]) -> int:
