@@ -162,6 +162,18 @@ def rows_of(manifest: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in manifest.read_text().splitlines()]
 
 
+def test_a_run_goes_on_although_the_weights_that_it_started_from_are_gone(train: Any, tmp_path: Path) -> None:
+    assert train()[0] == 0
+    (archive,) = (folder_of(tmp_path) / "checkpoints").glob("*.nemo")
+    archive.rename(tmp_path / "start.nemo")
+    started = ["name=second", "init_from_nemo_model=start.nemo"]
+    assert train(*started)[0] == 0
+    (tmp_path / "start.nemo").unlink()
+    code, lines = train(*started, "trainer.max_steps=4")
+    assert code == 0, lines
+    assert any(line.startswith("trained 1 steps") for line in lines)
+
+
 def test_removed_and_moved_lines_are_named_and_the_epoch_restarts(
     train: Any, corpus: DummyCorpus, tmp_path: Path
 ) -> None:
