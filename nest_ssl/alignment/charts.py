@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nest_ssl.alignment.compare import Compared, Tolerance
+from nest_ssl.alignment.compare import Compared, CurveName, CurvePoint, Tolerance
 from nest_ssl.alignment.texts import difference, measured, words
 from nest_ssl.pages.svg import Frame, round_values, svg, text, tick
 from nest_ssl.pages.text import Words, escaped
@@ -71,10 +71,11 @@ def layer_chart(items: Sequence[Compared], scale: ErrorScale, atol: float, capti
     return svg(960, 318, caption, parts, "wide")
 
 
-def curve_chart(pairs: Sequence[tuple[float, float]], steps: Sequence[int], tolerance: Tolerance, caption: str) -> str:
+def curve_chart(curve: Sequence[CurvePoint], name: CurveName, tolerance: Tolerance, caption: str) -> str:
     """NeMo's curve (pale, thick) under ours (dark, dashed), and their difference below."""
     upper, lower = Frame(80, 468, 14, 150), Frame(80, 468, 200, 270)
-    points = [_curve_point(step, pair, tolerance) for step, pair in zip(steps, pairs, strict=True)]
+    pairs, steps = [getattr(point, name) for point in curve], [point.step for point in curve]
+    points = [_curve_point(point, name, tolerance) for point in curve]
     scale = ErrorScale.over((point.value for point in points), tolerance.atol)
     parts = [
         *_curves(pairs, upper),
@@ -82,15 +83,6 @@ def curve_chart(pairs: Sequence[tuple[float, float]], steps: Sequence[int], tole
         *_step_ticks(steps, lower),
     ]
     return svg(480, 326, caption, parts, "narrow")
-
-
-def curve_difference(pair: tuple[float, float]) -> float:
-    """Absolute; NaN equals NaN, and differs infinitely from a number."""
-    theirs, ours = pair
-    if theirs == ours or (math.isnan(theirs) and math.isnan(ours)):
-        return 0.0
-    apart = abs(ours - theirs)
-    return math.inf if math.isnan(apart) else apart
 
 
 def _layer_point(position: int, item: Compared) -> Point:
@@ -101,12 +93,12 @@ def _layer_point(position: int, item: Compared) -> Point:
     return Point(item.max_abs, state, title)
 
 
-def _curve_point(step: int, pair: tuple[float, float], tolerance: Tolerance) -> Point:
-    apart = curve_difference(pair)
-    allowed = tolerance.atol + tolerance.rtol * abs(pair[0])
-    state = "identical" if apart == 0 else "within" if apart <= allowed else "different"
-    values = f"NeMo {measured(pair[0])}\nnest_ssl {measured(pair[1])}"
-    return Point(apart, state, f"{step}: {SYMBOLS[state]} |Δ| {difference(apart)}\n{values}")
+def _curve_point(point: CurvePoint, name: CurveName, tolerance: Tolerance) -> Point:
+    apart = point.difference(name)
+    state = "identical" if apart == 0 else "within" if point.agrees(name, tolerance) else "different"
+    theirs, ours = getattr(point, name)
+    values = f"NeMo {measured(theirs)}\nnest_ssl {measured(ours)}"
+    return Point(apart, state, f"{point.step}: {SYMBOLS[state]} |Δ| {difference(apart)}\n{values}")
 
 
 def _error_panel(

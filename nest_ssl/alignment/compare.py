@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from nest_ssl.alignment.recorder import dtype_name
 from nest_ssl.alignment.recording import RecordedStep, Recording
 from nest_ssl.errors import CheckpointError
 
+Place = TypeVar("Place")
+CurveName = Literal["loss", "grad_norm", "lr"]
+CURVES: tuple[CurveName, ...] = ("loss", "grad_norm", "lr")
 _TINY = 1e-30
 HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precision
 
@@ -44,6 +47,11 @@ class Compared:
     dtype: str = ""
     note: str = ""
 
+    @property
+    def measured(self) -> bool:
+        """Whether the difference is a number; else the note says what differs, such as a shape."""
+        return not self.note or 0 < self.max_abs < math.inf
+
 
 @dataclass
 class Section:
@@ -69,8 +77,7 @@ class Section:
     @property
     def worst(self) -> Compared | None:
         """The largest absolute difference; None where there is none."""
-        different = [item for item in self.items if not item.identical]
-        return max(different, key=lambda item: item.max_abs) if different else None
+        return worst_of([(None, item) for item in self.items])[1]
 
     @property
     def first_difference(self) -> Compared | None:
@@ -83,6 +90,12 @@ class Section:
     @property
     def all_identical(self) -> bool:
         return self.first_difference is None
+
+
+def worst_of(items: Sequence[tuple[Place, Compared]]) -> tuple[Place | None, Compared | None]:
+    """The largest difference with its place, of those that are numbers if there are any; the first of equal ones."""
+    different = [(place, item) for place, item in items if not item.identical]
+    return max(different, key=lambda pair: (pair[1].measured, pair[1].max_abs), default=(None, None))
 
 
 @dataclass
@@ -121,11 +134,27 @@ class CurvePoint:
     grad_norm: tuple[float, float]
     lr: tuple[float, float]
 
+    def difference(self, name: CurveName) -> float:
+        """Absolute; NaN equals NaN, and differs infinitely from a number.
+
+        Where no frame was masked, NeMo's loss is NaN and ours 0, which is no difference.
+        """
+        theirs, ours = getattr(self, name)
+        both_nan = math.isnan(theirs) and math.isnan(ours)
+        unmasked = name == "loss" and math.isnan(theirs) and ours == 0
+        if theirs == ours or both_nan or unmasked:
+            return 0.0
+        apart = abs(ours - theirs)
+        return math.inf if math.isnan(apart) else apart
+
+    def agrees(self, name: CurveName, tolerance: Tolerance) -> bool:
+        """Whether the two sides of one curve are equal enough here."""
+        apart = self.difference(name)
+        return apart == 0 or apart <= tolerance.atol + tolerance.rtol * abs(getattr(self, name)[0])
+
     def within(self, tolerance: Tolerance) -> bool:
-        """Whether the two agree; where no frame was masked, NeMo's loss is NaN and ours 0."""
-        unmasked = math.isnan(self.loss[0]) and self.loss[1] == 0
-        pairs = [*([] if unmasked else [self.loss]), self.grad_norm, self.lr]
-        return all(a == b or abs(a - b) <= tolerance.atol + tolerance.rtol * abs(a) for a, b in pairs)
+        """Whether the two sides agree in everything that they logged of this step."""
+        return all(self.agrees(name, tolerance) for name in CURVES)
 
 
 @dataclass
@@ -140,6 +169,17 @@ class Comparison:
     parameters: tuple[int, int]  # numbers in all parameters: NeMo's, ours
     steps: list[StepComparison]
     curves: list[CurvePoint]
+
+    @property
+    def placed_sections(self) -> list[tuple[int | None, Section]]:
+        """Every section in the order in which a run computes them, and its step; None before the first."""
+        before: list[tuple[int | None, Section]] = [(None, self.structure), (None, self.initial_weights)]
+        return before + [(step.step, section) for step in self.steps for section in step.sections]
+
+    @property
+    def numbers(self) -> int:
+        """How many were compared, initial weights included."""
+        return sum(item.numbers for _, section in self.placed_sections for item in section.items)
 
     @property
     def aligned(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nest_ssl.alignment.charts import SYMBOLS, ErrorScale, curve_chart, curve_difference, layer_chart
-from nest_ssl.alignment.compare import HALF_TOLERANCE, Comparison, StepComparison
+from nest_ssl.alignment.charts import SYMBOLS, ErrorScale, curve_chart, layer_chart
+from nest_ssl.alignment.compare import HALF_TOLERANCE, Comparison, CurveName, StepComparison
 from nest_ssl.alignment.tables import (
     configurations,
     environment_table,
@@ -106,7 +106,7 @@ def _curves(comparison: Comparison) -> str:
     if not curves:
         return f"<section><h2>{words('curves')}</h2><p>{words('no_curves')}</p></section>"
     figures = _curve_figure(comparison, "loss") + _curve_figure(comparison, "grad_norm")
-    other = next((point.step for point in curves if curve_difference(point.lr) > 0), None)
+    other = next((point.step for point in curves if point.difference("lr") > 0), None)
     rate = words("lr_equal") if other is None else words("lr_differs", step=other)
     lines = "".join(f'<span class="line {side}">{words(side)}</span> ' for side in ("nemo", "ours"))
     return (
@@ -115,17 +115,16 @@ def _curves(comparison: Comparison) -> str:
     )
 
 
-def _curve_figure(comparison: Comparison, name: str) -> str:
-    pairs = [getattr(point, name) for point in comparison.curves]
-    apart = [curve_difference(pair) for pair in pairs]
+def _curve_figure(comparison: Comparison, name: CurveName) -> str:
+    apart = [point.difference(name) for point in comparison.curves]
     caption = words(
         "curve_caption",
         what=words(f"curve_{name}"),
-        steps=Count(len(pairs)),
+        steps=Count(len(apart)),
         equal=Count(sum(value == 0 for value in apart)),
         worst=number(max(apart)),
     )
-    chart = curve_chart(pairs, [point.step for point in comparison.curves], comparison.tolerance, f"curve-{name}")
+    chart = curve_chart(comparison.curves, name, comparison.tolerance, f"curve-{name}")
     return (
         f'<figure><figcaption id="curve-{name}">{caption}</figcaption>{chart}'
         f'<output class="reading">{words("point_here")}</output></figure>'

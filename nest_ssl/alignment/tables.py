@@ -8,19 +8,13 @@ from typing import Any
 import yaml
 
 from nest_ssl.alignment.charts import SYMBOLS, state_of
-from nest_ssl.alignment.compare import Compared, Comparison, Section
+from nest_ssl.alignment.compare import Compared, Comparison, Section, worst_of
 from nest_ssl.alignment.texts import difference, note_words, words
 from nest_ssl.pages.page import folded, table
 from nest_ssl.pages.text import Count, Html, Words, code, escaped
 
 MOST_MATCHING_ROWS = 200  # of a table; mismatches are always listed
 Placed = tuple[int | None, Section]  # a section and its step; None before the first
-
-
-def placed_sections(comparison: Comparison) -> list[Placed]:
-    """Every section in the order in which a run computes them."""
-    before: list[Placed] = [(None, comparison.structure), (None, comparison.initial_weights)]
-    return before + [(step.step, section) for step in comparison.steps for section in step.sections]
 
 
 def section_state(section: Section) -> str:
@@ -38,7 +32,7 @@ def state_mark(state: str, text: object = "") -> Html:
 def summary_table(comparison: Comparison) -> str:
     """One row a part, all steps together."""
     by_name: dict[str, list[Placed]] = {}
-    for step, section in placed_sections(comparison):
+    for step, section in comparison.placed_sections:
         by_name.setdefault(section.name, []).append((step, section))
     columns = ("part", "matched", "identical_count", "worst_absolute", "worst_relative", "where")
     rows = "".join(_summary_row(name, of) for name, of in by_name.items())
@@ -119,10 +113,9 @@ def _summary_row(name: str, sections: Sequence[Placed]) -> str:
         return f'<tr><th scope="row">{words(name).heading}</th>{nothing}</tr>'
     states = [section_state(section) for _, section in sections]
     state = next(state for state in ("different", "within", "identical") if state in states)
-    different = [(step, item) for step, item in items if not item.identical]
     worst, relative, where = (difference(0), difference(0), Html("–")) if name != "structure" else ("–", "–", Html("–"))
-    if different:
-        step, item = max(different, key=lambda pair: pair[1].max_abs)
+    step, item = worst_of(items)
+    if item is not None:
         worst, relative, where = _absolute(item), _relative(item), code(item.name)
         if step is not None:
             where = Html(str(words("place", name=where, step=step)))
@@ -176,7 +169,7 @@ def _value_row(position: int, item: Compared, numeric: bool) -> str:
 
 def _absolute(item: Compared) -> str:
     """`–` of a difference that is not one of numbers."""
-    return "–" if item.max_abs == 0 and not item.identical else difference(item.max_abs)
+    return difference(item.max_abs) if item.measured or item.identical else "–"
 
 
 def _relative(item: Compared) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nest_ssl.alignment.compare import Compared, Comparison, Section, StepComparison
+from nest_ssl.alignment.texts import difference, measured
 from nest_ssl.environments import NEWEST_NEMO
 
 _SHOWN = 10  # mismatches in full
@@ -35,7 +36,7 @@ def summary(comparison: Comparison) -> str:
         compared = [section for section in step.sections if section.items]
         counts = ", ".join(f"{section.name} {section.matched}/{len(section.items)}" for section in compared)
         lines += [
-            f"step {step.step}: loss {step.losses[0]:.7g} / {step.losses[1]:.7g}; matching: {counts}",
+            f"step {step.step}: loss {_pair(step.losses)}; matching: {counts}",
             *_first(step),
         ]
     return "\n".join([*lines, *_parting(comparison), verdict(comparison)])
@@ -44,8 +45,7 @@ def summary(comparison: Comparison) -> str:
 def verdict(comparison: Comparison) -> str:
     """The answer in one line."""
     steps = f"{len(comparison.steps)} step{'s' if len(comparison.steps) > 1 else ''}"
-    numbers = sum(item.numbers for step in comparison.steps for section in step.sections for item in section.items)
-    how = f"{steps}, {numbers:,} numbers compared" + (", replayed" if comparison.replayed else "")
+    how = f"{steps}, {comparison.numbers:,} numbers compared" + (", replayed" if comparison.replayed else "")
     if comparison.identical:
         return f"BIT-IDENTICAL: {how}"
     limits = f"atol {comparison.tolerance.atol:g}, rtol {comparison.tolerance.rtol:g}"
@@ -100,8 +100,8 @@ def _section(section: Section, what: str) -> Iterator[str]:
     share = f"{100 * section.matched / total:.1f} %"
     yield f"{what}: {section.matched} of {total} match ({share}), {section.identical} to the last bit"
     worst = section.worst
-    if worst is not None and worst.max_abs:
-        yield f"  worst: {worst.name}, absolute {worst.max_abs:.3g}, relative {worst.max_rel:.3g}"
+    if worst is not None and worst.measured and worst.max_abs:
+        yield f"  worst: {worst.name}, absolute {_amount(worst.max_abs)}, relative {_amount(worst.max_rel)}"
     missing = {item.name for item in section.items if item.note.startswith("only in")}
     inside = [name for name in section.only_nemo if name not in missing]
     if inside:
@@ -115,22 +115,24 @@ def _section(section: Section, what: str) -> Iterator[str]:
 def _spread(items: list[Compared]) -> Iterator[str]:
     for item in items:
         if not item.identical and not item.note:
-            yield f"  {item.name}: largest {item.max_abs:.3g}, mean {item.mean_abs:.3g}, deviation {item.std:.3g}"
+            largest, mean, deviation = map(_amount, (item.max_abs, item.mean_abs, item.std))
+            yield f"  {item.name}: largest {largest}, mean {mean}, deviation {deviation}"
 
 
 def _parting(comparison: Comparison) -> Iterator[str]:
     """The runs may part at a step that was not recorded whole."""
     point = comparison.first_parting
     if point is not None:
-        losses, norms = (f"{theirs:.7g} / {ours:.7g}" for theirs, ours in (point.loss, point.grad_norm))
-        yield f"the runs part at step {point.step}: loss {losses}, gradient norm {norms}"
+        losses, norms, rates = map(_pair, (point.loss, point.grad_norm, point.lr))
+        rate = "" if point.agrees("lr", comparison.tolerance) else f", learning rate {rates}"
+        yield f"the runs part at step {point.step}: loss {losses}, gradient norm {norms}{rate}"
 
 
 def _loss(step: StepComparison) -> Iterator[str]:
-    theirs, ours = step.losses
+    theirs, ours = map(_value, step.losses)
     (item,) = step.loss.items
     how = "identical" if item.identical else "match" if item.within else "MISMATCH"
-    yield f"NeMo {theirs!r}, nest_ssl {ours!r}: {how}, difference {item.max_abs:.3g}"
+    yield f"NeMo {theirs}, nest_ssl {ours}: {how}, difference {_amount(item.max_abs)}"
     if item.note:
         yield f"  {item.note}"
 
@@ -146,7 +148,20 @@ def _first(step: StepComparison) -> Iterator[str]:
 
 
 def _described(item: Compared) -> str:
-    if item.note and not item.max_abs < float("inf"):
+    if not item.measured:
         return f"{item.name}: {item.note}"
     where = f" ({item.note})" if item.note else ""
-    return f"{item.name}: absolute {item.max_abs:.3g}, relative {item.max_rel:.3g}{where}"
+    return f"{item.name}: absolute {_amount(item.max_abs)}, relative {_amount(item.max_rel)}{where}"
+
+
+def _amount(value: float) -> str:
+    """A difference with the digits that the page shows; a terminal may know ASCII alone."""
+    return difference(value).replace("∞", "inf")
+
+
+def _value(value: float) -> str:
+    return measured(value).replace("∞", "inf")
+
+
+def _pair(pair: tuple[float, float]) -> str:
+    return " / ".join(map(_value, pair))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-from nest_ssl.alignment.charts import SYMBOLS, curve_difference
-from nest_ssl.alignment.compare import Compared, Comparison, CurvePoint, Section
-from nest_ssl.alignment.tables import placed_sections
+from nest_ssl.alignment.charts import SYMBOLS
+from nest_ssl.alignment.compare import Compared, Comparison, CurvePoint, Section, worst_of
 from nest_ssl.alignment.text_report import other_stream
 from nest_ssl.alignment.texts import note_words, number, words
 from nest_ssl.environments import NEWEST_NEMO
@@ -45,7 +43,7 @@ def _findings(comparison: Comparison) -> Iterator[Words]:
         yield words("no_step")
         return
     state = state_of_all(comparison)
-    values = [item for _, section in placed_sections(comparison) for item in section.items]
+    values = [item for _, section in comparison.placed_sections for item in section.items]
     counts = _counts(comparison)
     equal, mismatches = (sum(item.identical for item in values), sum(not item.within for item in values))
     yield words(f"rests_{state}", **counts, values=Count(len(values)), equal=Count(equal), mismatches=Count(mismatches))
@@ -64,7 +62,7 @@ def _where_to_look(comparison: Comparison) -> Iterator[Words]:
     version = other_stream(comparison)
     if version is not None:
         yield words("other_stream", version=version, ours=NEWEST_NEMO)
-    placed = placed_sections(comparison)
+    placed = comparison.placed_sections
     mismatches = [(step, section, item) for step, section in placed for item in section.mismatches]
     if not mismatches:
         assert comparison.first_parting is not None
@@ -98,28 +96,29 @@ def _first_layer(step: int | None, section: Section, item: Compared) -> Words:
 
 def _amount(item: Compared) -> Html | Words:
     """Its size, or what it is if it has none."""
-    sized = item.max_abs > 0 and math.isfinite(item.max_abs)
-    return note_words(item.note) if item.note and not sized else Html(f"<strong>{number(item.max_abs)}</strong>")
+    return Html(f"<strong>{number(item.max_abs)}</strong>") if item.measured else note_words(item.note)
 
 
 def _worst(comparison: Comparison) -> Words:
     """The largest difference that is a number."""
-    values = [(s, of, item) for s, of in placed_sections(comparison) for item in of.items if not item.identical]
-    step, section, item = max(values, key=lambda value: (math.isfinite(value[2].max_abs), value[2].max_abs))
+    place, item = worst_of([((step, of), item) for step, of in comparison.placed_sections for item in of.items])
+    assert place is not None  # asked for where something differs
+    assert item is not None
+    step, section = place
     name = words(section.name)
-    place = name if step is None else words("place", name=name, step=step)
+    where = name if step is None else words("place", name=name, step=step)
     return words(
         "worst",
         absolute=_amount(item),
         relative=number(item.max_rel),
         name=code(item.name),
-        section=place,
+        section=where,
     )
 
 
 def _curve_finding(curves: list[CurvePoint]) -> Words:
     """The curves may reach beyond the recorded steps that the verdict is about."""
-    apart = [(point.step, max(map(curve_difference, (point.loss, point.grad_norm)))) for point in curves]
+    apart = [(point.step, max(point.difference("loss"), point.difference("grad_norm"))) for point in curves]
     differing = [pair for pair in apart if pair[1] > 0]
     if not differing:
         return words("curves_equal", steps=Count(len(curves)))
@@ -129,14 +128,14 @@ def _curve_finding(curves: list[CurvePoint]) -> Words:
 
 def _counts(comparison: Comparison) -> dict[str, Count]:
     """Layer calls are counted apart from the tensors of the other parts."""
-    sections = [section for _, section in placed_sections(comparison)]
+    sections = [section for _, section in comparison.placed_sections]
     layers = [section for section in sections if section.name == "layers"]
     tensors = [section for section in sections if section.name not in ("layers", "structure")]
     return {
         "steps": Count(len(comparison.steps)),
         "calls": Count(sum(len(section.items) for section in layers)),
         "tensors": Count(sum(len(section.items) for section in tensors)),
-        "numbers": Count(sum(item.numbers for section in sections for item in section.items)),
+        "numbers": Count(comparison.numbers),
     }
 
 

@@ -56,7 +56,7 @@ def test_the_first_layer_in_data_order_is_named(recorded: Path, copied: Path) ->
     layers = comparison.steps[0].layers
     assert {item.name for item in layers.mismatches} >= set(names)
     assert layers.mismatches[0].name == names[0]
-    assert f"FIRST LAYER THAT DIVERGES, in the order of data: {names[0]}: absolute 0.001" in text_report(comparison)
+    assert f"FIRST LAYER THAT DIVERGES, in the order of data: {names[0]}: absolute 1.0e-03" in text_report(comparison)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_any_mismatch_is_exit_code_1_and_the_first_ten_are_shown(
     count = len(Recording(copied).step(0).gradients)
     assert f"gradients: 0 of {count} match (0.0 %), 0 to the last bit" in text
     shown = text.partition(f"the first 10 of {count} mismatches:\n")[2].splitlines()[:11]
-    assert [": absolute 0.5, relative " in line for line in shown] == [True] * 10 + [False]
+    assert [": absolute 5.0e-01, relative " in line for line in shown] == [True] * 10 + [False]
 
 
 def test_a_tolerance_decides(command: Callable[..., int], copied: Path) -> None:
