@@ -13,7 +13,8 @@ from torch import Tensor
 from nest_ssl.alignment.recorder import FORMAT
 from nest_ssl.checkpoint.inspection import LARGEST_PICKLE, load_plain
 from nest_ssl.checkpoint.safe_load import load_tensors, reading
-from nest_ssl.errors import CheckpointError
+from nest_ssl.errors import CheckpointError, one_line
+from nest_ssl.regular_file import open_regular
 
 # What is read of the metadata, and as what.
 _METADATA: dict[str, Any] = {"versions": dict, "config": (dict, NoneType), "history": list}
@@ -87,7 +88,9 @@ class Recording:
             raise CheckpointError(f"{self.folder}: no such folder; record into it first")
         version = self.metadata.get("format")
         if version != FORMAT:
-            raise CheckpointError(f"{self.folder}: has format {version!r}, expected {FORMAT}; record it again")
+            raise CheckpointError(
+                f"{self.folder}: has format {one_line(repr(version))}, expected {FORMAT}; record it again"
+            )
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Recording:
 
 
 def _load_plain(path: Path) -> dict[str, Any]:
-    with reading(path, "part of a recording"), path.open("rb") as file:
+    with reading(path, "part of a recording"), open_regular(path) as file:
         value = load_plain(file.read(LARGEST_PICKLE + 1))
     if not isinstance(value, dict):
         raise CheckpointError(f"{path}: expected a table of values; record it again")

@@ -22,6 +22,7 @@ from nest_ssl.checkpoint.config import LARGEST_CONFIG, config_text, parse_config
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
 from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
 from nest_ssl.errors import CheckpointError, one_line
+from nest_ssl.regular_file import open_regular
 
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
@@ -86,7 +87,7 @@ def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, dict[str, tarfile.Tar
 @contextlib.contextmanager
 def _plain_tar(path: Path) -> Iterator[IO[bytes]]:
     """The archive as a seekable, uncompressed file; NeMo before 1.7 gzipped it."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         compressed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
         if not compressed:

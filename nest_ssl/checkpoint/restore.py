@@ -20,6 +20,7 @@ from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.models.parts import MODEL_KEYS
 from nest_ssl.models.size import check_size
+from nest_ssl.regular_file import open_regular
 
 if TYPE_CHECKING:
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
@@ -122,7 +123,7 @@ def _override_config(override: Path | str | DictConfig) -> DictConfig:
         model = override.get("model", override)
         return model if isinstance(model, DictConfig) else override
     path = Path(override).expanduser()
-    with reading(path, "a configuration"), path.open("rb") as file:
+    with reading(path, "a configuration"), open_regular(path) as file:
         return parse_config(file.read(LARGEST_CONFIG + 1), path)
 
 

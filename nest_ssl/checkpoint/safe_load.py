@@ -12,13 +12,15 @@ from torch import Tensor
 
 from nest_ssl.checkpoint.inspection import Refused, inspect_torch_file
 from nest_ssl.errors import CheckpointError, one_line
+from nest_ssl.regular_file import open_regular, why_not_regular
 
 
 @contextlib.contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Turn whatever goes wrong while reading `path` into one line; `kind` says what it should have been."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: no such file")
+    wrong = why_not_regular(path)
+    if wrong is not None:
+        raise CheckpointError(f"{path}: {wrong}")
     try:
         yield
     except CheckpointError:
@@ -35,7 +37,7 @@ def load_tensors(source: Path | IO[bytes], more_names: Collection[str] = (), mma
     The file is looked over first; then torch, which knows nothing but these and `more_names` either, loads it.
     """
     if isinstance(source, Path):
-        with source.open("rb") as file:
+        with open_regular(source) as file:
             inspect_torch_file(file, more_names)
     else:
         inspect_torch_file(source, more_names)

@@ -15,6 +15,7 @@ from nest_ssl.atomic import atomic_write
 from nest_ssl.encoding.utterances import Utterance
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import LOCK
+from nest_ssl.regular_file import open_regular
 
 Format = Literal["npy", "safetensors"]
 Dtype = Literal["float32", "float16"]
@@ -103,7 +104,7 @@ class Store:
 def file_fingerprint(path: Path) -> str:
     """Of what a file holds, so that another model under the same name is noticed."""
     digest = hashlib.blake2b(digest_size=16)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         while block := file.read(_BYTES_AT_ONCE):
             digest.update(block)
     return digest.hexdigest()

@@ -125,11 +125,11 @@ def _damage(path: Path) -> str | None:
     if path.is_file() and path.stat().st_size == 0:
         return "it is empty"
     try:
+        load_lightning_checkpoint(path, in_place=True)  # first: it refuses pipes, and what unpacks without end
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
         if member is not None:
             return f"{member} has another sum than when it was written"
-        load_lightning_checkpoint(path, in_place=True)
     except Exception as error:  # bytes that are damaged can raise anything
         return one_line(error).removeprefix(f"{path}: ")
     return None

@@ -250,7 +250,7 @@ def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     refused(load_nemo, tmp_path / "none.nemo", "no such file")
-    refused(load_nemo, tmp_path, "no such file")
+    refused(load_nemo, tmp_path, "is a folder")
 
 
 @pytest.mark.parametrize(

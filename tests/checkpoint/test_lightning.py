@@ -133,7 +133,11 @@ def test_the_permission_ends_with_the_loading(trained: tuple[Path, Model]) -> No
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04" + bytes(100), bytes(1000)])
 def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.ckpt").write_bytes(content)
-    refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "damaged, or not a Lightning checkpoint")
+    refused(
+        load_lightning_checkpoint,
+        tmp_path / "x.ckpt",
+        "damaged, or not a Lightning checkpoint" if content else "is empty",
+    )
 
 
 def test_a_checkpoint_cut_short_is_told(trained: tuple[Path, Model], tmp_path: Path) -> None:
