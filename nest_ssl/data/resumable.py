@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from nest_ssl.data.random_states import RandomStates, get_random_states, set_random_states, set_torch_state, torch_state
 from nest_ssl.data.rest_of_epoch import Batches, how_ordered, left_of_epoch, shared_out
 from nest_ssl.data.stream import Place, Stream
+from nest_ssl.data.waiting import InterruptibleBatches, end_hanging_workers
 from nest_ssl.data.worker_signals import follow_the_main_process, signals_held_back
 from nest_ssl.errors import NestError
 
@@ -50,6 +51,7 @@ class ResumableLoader(DataLoader[Any]):
 
     batches_per_epoch: int | None = None  # where the trainer uses fewer than there are
     between_batches: Callable[[], None] | None = None  # may raise: this is the moment at which nothing is half done
+    while_waiting: Callable[[], None] | None = None  # the same for a worker that hangs; may raise a SystemExit
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -258,13 +260,30 @@ class ResumableLoader(DataLoader[Any]):
                 except BaseException:
                     _end_workers(batches)
                     raise
+            before_last = self._before_last
             if self._length() == math.inf:
                 self._before_last = self._state()
+            listens = self._delivered and isinstance(batches, InterruptibleBatches)
+            if listens:
+                batches.while_waiting = self.while_waiting  # type: ignore[attr-defined]
             try:
                 batch = next(batches)
             except StopIteration:
                 return
+            except SystemExit:  # raised while waiting: as if this batch had never been asked for
+                self._before_last = before_last
+                end_hanging_workers(batches)
+                raise
+            finally:
+                if listens:
+                    batches.while_waiting = None  # type: ignore[attr-defined]
             yield batch
+
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        return InterruptibleBatches(self)
 
     @property
     def _index_sampler(self) -> Any:  # what torch's iterators take their indices from

@@ -30,8 +30,9 @@ class Stopped(SIGTERMException):
 class StopOnSignal(Callback):
     """Takes the place of Lightning's handlers, which talk to other ranks from within a signal and leave each by itself.
 
-    A signal to any rank stops all of them after the same step: they ask each other before every batch. During a
-    validation it waits for its end. The second signal is left to whoever would have had the first.
+    A signal to any rank stops all of them after the same step: they ask each other before every batch. A run of one
+    process also asks while it waits for a worker, which may hang on a file. During a validation it waits for its end.
+    The second signal is left to whoever would have had the first.
     """
 
     def __init__(self) -> None:
@@ -45,6 +46,8 @@ class StopOnSignal(Callback):
         if trainer.world_size > 1:
             self._group = distributed.new_group(backend="gloo")
         trainer.train_dataloader.between_batches = self._raise_if_told
+        if self._group is None:  # other ranks may be within the step already, which needs this one
+            trainer.train_dataloader.while_waiting = self._raise_if_told
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._replaced[number] = signal.signal(number, self._remember)

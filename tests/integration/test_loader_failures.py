@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
+from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from tests.integration.conftest import SMALL
 
@@ -25,14 +28,13 @@ SETTINGS = [
         "trainer.val_check_interval=4",
     ),
     *("exp_manager.create_tensorboard_logger=false", "exp_manager.log_samples=false", "model.train_ds.batch_size=2"),
-    "trainer.enable_progress_bar=false",
 ]
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the run is made to fail by Linux's means")
 
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
-    return make_dummy_corpus(tmp_path_factory.mktemp("data"), train=8, val=2, noise=2)
+    return make_dummy_corpus(tmp_path_factory.mktemp("data"), train=200, val=2, noise=2)
 
 
 class Run:
@@ -98,3 +100,49 @@ def test_a_loader_process_that_is_killed_is_one_line(corpus: DummyCorpus, tmp_pa
     )
     assert re.fullmatch(expected, run.errors)
     assert code == 2
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_one_sigterm_saves_and_ends_a_run_whose_loader_hangs(
+    workers: int, corpus: DummyCorpus, tmp_path: Path, runs: list[Run]
+) -> None:
+    run = Run(tmp_path, corpus, "trainer.max_steps=100000", "trainer.val_check_interval=1000", *no_epochs(workers))
+    runs.append(run)
+    deadline = time.monotonic() + 300
+    while "step 2/" not in run.output and "step 1/" not in run.output:
+        assert run.process.poll() is None, run.errors
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    run.misbehave("hang")
+    time.sleep(5)  # until what was prepared is used up, unless the machine is busy: then a step more is made
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(timeout=120) == 143, run.errors
+    assert run.errors == ""
+    stopped = re.search(r"stopped by SIGTERM at step (\d+)", run.output)
+    assert stopped is not None, run.output
+    assert run.last_step() == int(stopped[1])
+    (tmp_path / "hang").unlink()
+    goes_on = Run(tmp_path, corpus, f"trainer.max_steps={int(stopped[1]) + 2}", *no_epochs(workers))
+    runs.append(goes_on)
+    assert goes_on.process.wait(timeout=300) == 0, goes_on.errors
+    whole_folder = tmp_path / "whole"
+    whole_folder.mkdir()
+    whole = Run(whole_folder, corpus, f"trainer.max_steps={int(stopped[1]) + 2}", *no_epochs(workers))
+    runs.append(whole)
+    assert whole.process.wait(timeout=300) == 0, whole.errors
+    ours, theirs = (weights(folder) for folder in (tmp_path / "nest_experiments", whole_folder))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def no_epochs(workers: int) -> list[str]:
+    """The end of an epoch, at which there is nothing to save, is far away, and there is no validation."""
+    return [
+        *(f"model.train_ds.num_workers={workers}", "model.validation_ds.num_workers=0", "model.train_ds.batch_size=1"),
+        *("trainer.limit_val_batches=0", "trainer.num_sanity_val_steps=0", "trainer.log_every_n_steps=1"),
+    ]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    (last,) = folder.rglob("*-last.ckpt")
+    return load_lightning_checkpoint(last)["state_dict"]
