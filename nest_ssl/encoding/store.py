@@ -90,9 +90,12 @@ class Store:
     def finished(self) -> dict[str, tuple[int, ...]]:
         """Shapes by name of what an earlier run that came to its end has written, if it is still there."""
         index = self.folder / INDEX
-        lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
-        found = [json.loads(line) for line in lines]
-        return {line["id"]: tuple(line["shape"]) for line in found if (self.folder / line["file"]).is_file()}
+        try:
+            lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
+            found = [json.loads(line) for line in lines]
+            return {line["id"]: tuple(line["shape"]) for line in found if (self.folder / line["file"]).is_file()}
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise NestError(f"{index}: is damaged; give a new folder with --output") from error
 
     def write_index(self, lines: Iterable[Mapping[str, Any]]) -> Path:
         index = self.folder / INDEX
