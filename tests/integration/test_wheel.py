@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,28 @@ from nest_ssl.environments import advice
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 SMALL = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
+TRAIN = [
+    "--config-name",
+    "nest_tiny",
+    *SMALL,
+    *(f"trainer.{key}=1" for key in ("max_steps", "max_epochs", "log_every_n_steps")),
+]
+LHOTSE = [
+    f"model.{name}.{key}" for name in ("train_ds", "validation_ds") for key in ("use_lhotse=true", "batch_size=2")
+]
+WANDB = ["exp_manager.create_wandb_logger=true", "exp_manager.wandb_logger_kwargs={name: a, project: b, offline: true}"]
+PROBE = ["model.nemo", "data/dummy_ssl/labelled.json", "--label", "label", "--random-seeds", "2"]
+# extra -> what uses it, and what has to be there afterwards: a file, or words that were printed
+USES: dict[str, tuple[list[str], str]] = {
+    "lhotse": (["-m", "nest_ssl", "train", *TRAIN, *LHOTSE], "nest_experiments/**/*.nemo"),
+    "wandb": (["-m", "nest_ssl", "train", *TRAIN, *WANDB], "**/wandb/offline-run-*/*.wandb"),
+    "mlflow": (["-m", "nest_ssl", "train", *TRAIN, "exp_manager.create_mlflow_logger=true"], "**/mlruns/**/meta.yaml"),
+    "export": (["-m", "nest_ssl", "export", "model.nemo", "encoder.onnx"], "encoder.onnx"),
+    "probe": (["-m", "nest_ssl", "probe", *PROBE, "--json"], '"verdict"'),
+    "docs": (["-m", "mkdocs", "build", "-q", "-f", str(ROOT / "mkdocs.yml"), "-d", "HERE/site"], "site/index.html"),
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +47,7 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("wheel with spaces 轮子")
     if os.pathsep in str(folder):
         pytest.skip("venv makes no environment whose path holds what separates paths")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    pip = PIP
     build = [*pip, "wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run(build, check=True, capture_output=True)
     environment = folder / "env"
@@ -41,10 +64,12 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(environment, ignore_errors=True)  # a gigabyte, which pytest would keep for three runs
 
 
-def run(command: list[str | Path], folder: Path) -> str:
+def run(command: list[str | Path], folder: Path, more_packages: str = "", most: int = 0) -> str:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if more_packages:
+        environment["PYTHONPATH"] = more_packages
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert 0 <= done.returncode <= most, done.stdout + done.stderr
     return done.stdout
 
 
@@ -83,3 +108,43 @@ def test_the_tools_of_an_installed_wheel_run(scripts: Path, tmp_path: Path) -> N
     compare = "from nest_ssl.alignment.compare_command import main; raise SystemExit(main())"
     sides = ["--nemo_output_dir", "recorded", "--nest_output_dir", "recorded"]
     assert "layers" in run([scripts / "python", "-c", compare, *sides], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def trained(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a trained model, model.nemo, and data/dummy_ssl whose lines have a label."""
+    folder = tmp_path_factory.mktemp("trained")
+    run([scripts / "nest-ssl", "data", "make-dummy", "--train", "12", "--val", "2", "--noise", "1"], folder)
+    run([scripts / "nest-ssl", "train", *TRAIN], folder)
+    (model,) = folder.rglob("*.nemo")
+    shutil.copy(model, folder / "model.nemo")
+    lines = (folder / "data/dummy_ssl/train_manifest.json").read_text(encoding="utf-8").splitlines()
+    rows = [{**json.loads(line), "label": "ab"[number % 2]} for number, line in enumerate(lines)]
+    labelled = folder / "data/dummy_ssl/labelled.json"
+    labelled.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_has_all_that_it_needs(extra: str, scripts: Path, trained: Path, tmp_path: Path) -> None:
+    """Its packages go into an environment on top of the wheel's own, so that those of the other extras are missing."""
+    base = run([scripts / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    python = tmp_path / "env" / scripts.name / "python"
+    constraints = str(ROOT / "constraints.txt")
+    install = [*PIP, "--python", str(python), "install", "-q", "-c", constraints, f"nest_ssl[{extra}]"]
+    run([*install], tmp_path, more_packages=base)
+    use, made = USES[extra]
+    shutil.copytree(trained / "data", tmp_path / "data")
+    shutil.copy(trained / "model.nemo", tmp_path)
+    learned_nothing = int(extra == "probe")  # which is its exit code for such a model
+    use = [part.replace("HERE", str(tmp_path)) for part in use]  # mkdocs goes to the folder of its file
+    said = run([python, *use], tmp_path, more_packages=base, most=learned_nothing)
+    assert made in said or list(tmp_path.glob(made))
+
+
+def test_every_extra_is_tried() -> None:
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    extras = re.findall(r"(?m)^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("\n[")[0])
+    assert sorted(extras) == sorted([*USES, "tar", "report", "dev"])  # two are in `scripts`; the last is the tests' own
