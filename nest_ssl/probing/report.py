@@ -38,7 +38,7 @@ class Report:
     @property
     def unbeaten(self) -> list[str]:
         """What the model is not clearly better than."""
-        return [name for name, gain in self.gains.items() if gain.low <= 0]
+        return [name for name, gain in self.gains.items() if not gain.low > 0]  # nor if it is NaN
 
     @property
     def learned(self) -> bool:

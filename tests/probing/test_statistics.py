@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from nest_ssl.probing.statistics import accuracy, difference
+from nest_ssl.probing.report import Report
+from nest_ssl.probing.statistics import Estimate, accuracy, difference
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 10), (7, 10), (10, 10), (123, 400)])
@@ -56,3 +57,9 @@ def test_the_same_answers_differ_by_nothing() -> None:
     for other in (correct, np.stack([correct] * 3)):
         found = difference(correct, other, groups)
         assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("low", "learned"), [(0.1, True), (0.0, False), (-0.1, False), (float("nan"), False)])
+def test_only_a_gain_that_is_known_to_be_above_zero_counts(low: float, learned: bool) -> None:
+    report = Report("speaker", 2, 10, 10, 1, [], {"random weights": Estimate(0.2, low, 0.3)})
+    assert report.learned is learned
