@@ -22,7 +22,13 @@ from tests.report.example_runs import CONFIG, training, validation, write_events
 from tests.report.test_health import GOOD, GOOD_BOOK
 from tests.report.test_page import Text
 
-LOSSES = ("Training loss", "Validation loss", "Best validation loss", "Training accuracy", "Validation accuracy")
+LOSSES = (
+    "Training loss, running mean",
+    "Validation loss",
+    "Best validation loss",
+    "Training accuracy",
+    "Validation accuracy",
+)
 
 
 def config(**settings: Any) -> dict[str, Any]:
@@ -74,7 +80,7 @@ def test_a_missing_value_is_never_the_best(tmp_path: Path) -> None:
         write_events(folder, (values, range(0, 500, 5)), began=began)
         (folder / "config.yaml").write_text(json.dumps(CONFIG))
     page = render(gather(open_runs(folders), ()))
-    assert strong(page, "Training loss") == [True, False]
+    assert strong(page, "Training loss, running mean") == [True, False]
     for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Steps left out"):
         assert cells(page, name) == ["–", "–"], name  # none is strong
     assert "Not known: this run does not log what it skips." in Text(page).english
@@ -101,7 +107,7 @@ def test_a_loss_that_is_not_finite_now_is_not_the_best_for_what_it_was(tmp_path:
     write_events(broken, (lost, range(1000, 2000)), began=began + 250, seconds_a_step=0.01)
     reports = gather(open_runs([fine, broken]), ())
     page = render(reports)
-    for name in ("Training loss", "Validation loss"):
+    for name in ("Training loss, running mean", "Validation loss"):
         assert strong(page, name) == [False, False], name
         assert "NaN" in cells(page, name)[1]
     figures = reports[1].as_dict()["figures"]
@@ -160,7 +166,7 @@ def test_what_only_changes_how_a_model_learns_can_be_compared(page_of: Callable[
 
 def test_other_data_are_an_obstacle_for_the_set_that_they_are_in(page_of: Callable[..., str]) -> None:
     page = page_of(config(), config(train_ds__manifest_filepath="other.json"))
-    assert strong(page, "Training loss") == [False, False]
+    assert strong(page, "Training loss, running mean") == [False, False]
     assert strong(page, "Validation loss") == [True, False]
     said = Text(page).english
     assert "Training loss and accuracy are not compared" in said

@@ -53,7 +53,7 @@ def test_a_relative_path_is_found_from_the_folder_the_run_was_started_in(tmp_pat
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
-        ({"manifest_filepath": "gone.json"}, "does not exist"),
+        ({"manifest_filepath": "gone.json"}, "no such file"),
         ({"manifest_filepath": None}, "names no manifest"),
         ({"manifest_filepath": None, "shar_path": "x"}, "named by shar_path"),
     ],
