@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class ResumableLoader(DataLoader[Any]):
     batches_per_epoch: int | None = None  # where the trainer uses fewer than there are
     between_batches: Callable[[], None] | None = None  # may raise: this is the moment at which nothing is half done
     while_waiting: Callable[[], None] | None = None  # the same for a worker that hangs; may raise a SystemExit
+    waits_since: float | None = None  # when the present wait for a batch, or for other ranks, began
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -254,10 +256,12 @@ class ResumableLoader(DataLoader[Any]):
 
     def _interruptible(self, batches: Iterator[Any]) -> Iterator[Any]:
         while True:
+            self.waits_since = time.monotonic()
             if self._delivered and self.between_batches is not None:  # before the first, an epoch is half begun
                 try:
                     self.between_batches()
                 except BaseException:
+                    self.waits_since = None
                     _end_workers(batches)
                     raise
             before_last = self._before_last
@@ -275,6 +279,7 @@ class ResumableLoader(DataLoader[Any]):
                 end_hanging_workers(batches)
                 raise
             finally:
+                self.waits_since = None
                 if listens:
                     batches.while_waiting = None  # type: ignore[attr-defined]
             yield batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import distributed
 
 from nest_ssl.data.resumable import ResumableLoader
+from nest_ssl.training.hung_loader import HungLoaderWatch
 
 _log = logging.getLogger(__name__)
 
@@ -31,32 +33,54 @@ class StopOnSignal(Callback):
     """Takes the place of Lightning's handlers, which talk to other ranks from within a signal and leave each by itself.
 
     A signal to any rank stops all of them after the same step: they ask each other before every batch. A run of one
-    process also asks while it waits for a worker, which may hang on a file. During a validation it waits for its end.
-    The second signal is left to whoever would have had the first.
+    process also asks while it waits for a worker, which may hang on a file; a `HungLoaderWatch` ends any other wait for
+    data that does not end. During a validation it waits for its end. The second signal is left to whoever would have
+    had the first.
     """
 
     def __init__(self) -> None:
         self._received = 0
         self._replaced: dict[int, Any] = {}
         self._group: Any = None  # over the processors' network: nothing waits for a GPU
+        self._loader: ResumableLoader | None = None
+        self._validation_waits_since: float | None = None
+        self._watch: HungLoaderWatch | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not isinstance(trainer.train_dataloader, ResumableLoader):
             return
         if trainer.world_size > 1:
             self._group = distributed.new_group(backend="gloo")
+        self._loader = trainer.train_dataloader
         trainer.train_dataloader.between_batches = self._raise_if_told
         if self._group is None:  # other ranks may be within the step already, which needs this one
             trainer.train_dataloader.while_waiting = self._raise_if_told
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._replaced[number] = signal.signal(number, self._remember)
+            self._watch = HungLoaderWatch(self._waits_since)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._put_back()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._put_back()
+
+    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation_waits_since = time.monotonic()
+
+    def on_validation_batch_start(self, *_: Any) -> None:
+        self._validation_waits_since = None
+
+    def on_validation_batch_end(self, *_: Any) -> None:
+        self._validation_waits_since = time.monotonic()
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._validation_waits_since = None
+
+    def _waits_since(self) -> float | None:
+        training = self._loader.waits_since if self._loader is not None else None
+        return self._validation_waits_since if training is None else training
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self._received:
@@ -76,5 +100,8 @@ class StopOnSignal(Callback):
             raise Stopped(received)
 
     def _put_back(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
         while self._replaced:
             signal.signal(*self._replaced.popitem())

@@ -1,7 +1,8 @@
 """`train.py` whose reading of audio goes wrong once a file named in the environment exists.
 
 MISBEHAVE_HANG: reading waits for ever, in C code that no signal interrupts. MISBEHAVE_DIE: the process is killed, as by
-a system whose memory is full. Loader processes are forked from this one, or import it anew.
+a system whose memory is full. MISBEHAVE_PATIENCE: seconds that data may hang after a signal. Loader processes are
+forked from this one, or import it anew.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.training import hung_loader
 
 _read = AudioNoiseDataset.read
 
@@ -32,6 +34,7 @@ def read(self: AudioNoiseDataset, *arguments: Any, **options: Any) -> Any:
     return _read(self, *arguments, **options)
 
 
+hung_loader.PATIENCE = float(os.environ.get("MISBEHAVE_PATIENCE", hung_loader.PATIENCE))
 AudioNoiseDataset.read = read  # type: ignore[method-assign]
 
 if __name__ == "__main__":

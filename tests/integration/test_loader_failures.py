@@ -49,6 +49,7 @@ class Run:
             *overrides,
         ]
         variables = {f"MISBEHAVE_{name.upper()}": str(folder / name) for name in ("die", "hang")}
+        variables["MISBEHAVE_PATIENCE"] = "3"
         path = str(Path(__file__).parents[2])
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **variables}
         with (folder / "out.txt").open("w") as out, (folder / "err.txt").open("w") as err:
@@ -133,6 +134,20 @@ def test_one_sigterm_saves_and_ends_a_run_whose_loader_hangs(
     ours, theirs = (weights(folder) for folder in (tmp_path / "nest_experiments", whole_folder))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_one_sigterm_ends_a_run_that_hangs_in_its_own_process(
+    corpus: DummyCorpus, tmp_path: Path, runs: list[Run]
+) -> None:
+    run = Run(tmp_path, corpus, "trainer.max_steps=100000", "model.train_ds.num_workers=0")
+    runs.append(run)
+    run.wait_for_checkpoint()
+    run.misbehave("hang")
+    time.sleep(5)  # until it hangs, unless the machine is busy: then it does so after the signal, or stops before
+    run.process.send_signal(signal.SIGTERM)
+    assert run.process.wait(timeout=120) == 143
+    assert "leaves without saving" in run.errors + run.output or "stopped by SIGTERM" in run.output
+    assert run.last_step() is not None
 
 
 def no_epochs(workers: int) -> list[str]:
