@@ -40,7 +40,7 @@ class Extra:
 
 EXTRAS = {
     "export": Extra(("onnx", "onnxscript", "onnxruntime"), "nest-ssl export to .onnx"),
-    "lhotse": Extra(("lhotse",), "model.train_ds.use_lhotse"),
+    "lhotse": Extra(("lhotse", "urllib3"), "model.train_ds.use_lhotse"),
     "mlflow": Extra(("mlflow-skinny",), "exp_manager.create_mlflow_logger"),
     "probe": Extra(("scikit-learn",), "nest-ssl probe"),
     "wandb": Extra(("wandb",), "exp_manager.create_wandb_logger"),
