@@ -34,12 +34,20 @@ class HungLoaderWatch:
         self._previous = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._listen, name="hung loader watch", daemon=True)
         self._thread.start()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._leave_to_the_parent)
 
     def close(self) -> None:
         signal.set_wakeup_fd(self._previous)
-        self._writer.close()  # which the thread hears
+        self._writer.shutdown(socket.SHUT_WR)  # heard by the thread also while forked workers hold copies
         self._thread.join()
+        self._writer.close()
         self._reader.close()
+
+    def _leave_to_the_parent(self) -> None:
+        """In a forked worker: the signals that it gets are not the run's."""
+        if self._writer.fileno() >= 0:
+            signal.set_wakeup_fd(-1)
 
     def _listen(self) -> None:
         told: tuple[int, float] | None = None  # the first signal to stop, and when it came

@@ -164,5 +164,5 @@ def test_the_wait_of_any_process_is_the_wait_of_all(tmp_path: Path) -> None:
     _, *overrides = command(corpus, *EQUAL_HALVES, *TWO, "trainer.max_steps=8", "trainer.log_every_n_steps=4")
     run(tmp_path / "two", [str(script), str(CONFIG), *overrides])
     found = scalars(next((tmp_path / "two").rglob("events.out*")).parent)
-    assert found["data_wait_share"][-1] > 0.3
+    assert found["speed/data_wait_share"][-1] > 0.3
     assert "compute is the bottleneck" not in (tmp_path / "two" / "log.txt").read_text(encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,28 @@ def test_a_process_that_waits_for_data_leaves_after_a_signal(name: str) -> None:
 
 def test_a_step_may_take_as_long_as_it_needs() -> None:
     ended = run("SIGTERM", waits=False, seconds=3)
+    assert (ended.returncode, ended.stdout) == (0, "closed\n")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_forked_workers_neither_keep_the_watch_open_nor_trip_it() -> None:
+    script = """
+import os, signal, time
+from nest_ssl.training import hung_loader
+hung_loader.PATIENCE = 1.0
+signal.signal(signal.SIGTERM, lambda *_: None)
+since = time.monotonic()
+watch = hung_loader.HungLoaderWatch(lambda: since)
+worker = os.fork()
+if worker == 0:
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(100_000)
+time.sleep(3)
+watch.close()
+os.kill(worker, signal.SIGKILL)
+print("closed")
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert (ended.returncode, ended.stdout) == (0, "closed\n")
 
 
