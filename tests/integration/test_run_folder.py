@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.folder_lock import LOCK
 from tests.integration.conftest import SMALL
@@ -84,7 +85,8 @@ def test_the_same_run_started_twice(corpus: DummyCorpus, tmp_path: Path, runs: l
     assert first.poll() is None
     first.kill()
     first.wait()
-    third = start(runs, tmp_path, corpus, "trainer.max_steps=1")  # at once: nothing is left to train
+    steps = max(load_lightning_checkpoint(path)["global_step"] for path in folder.glob("checkpoints/*-last.ckpt"))
+    third = start(runs, tmp_path, corpus, f"trainer.max_steps={steps + 1}")  # at once
     _, errors = third.communicate(timeout=300)
     assert third.returncode == 0, errors
     assert (folder / "run_0" / "config.yaml").read_bytes() == before["config.yaml"]
