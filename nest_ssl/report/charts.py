@@ -18,6 +18,7 @@ from nest_ssl.report.texts import words
 _WIDTH, _HEIGHT = 480, 226
 _PARTS = 6  # of an axis, at most
 _FRAME = Frame(left=58, right=468, top=16, bottom=196)
+_LINE, _LETTER = 13, 6.5  # height of a line of text and, about, width of a letter
 COLOURS = 8  # that the style sheet has
 _DOTS_UP_TO = 40  # points, beyond which a line is enough
 
@@ -159,16 +160,25 @@ def _marks(chart: Chart, scale: _Scale) -> Iterator[str]:
 
 
 def _levels(chart: Chart, scale: _Scale) -> Iterator[str]:
-    """A line across for each, from the top; its name is on the right, or on the left if there is no room for it."""
+    """A line across for each, from the top; its name is on the right, or on the left if there is no room for it.
+
+    Where neither side has room, the name goes below those that are there. One longer than half a line takes both sides.
+    """
+    names: list[str] = []
     lowest = {"end": -math.inf, "start": -math.inf}  # name so far, on either side
     for value, name in sorted(chart.levels, key=lambda level: -level[0]):
         y = float(scale.up(value))
         yield f'<path class="level" d="M{_FRAME.left:g} {y:.1f}H{_FRAME.right:g}"/>'
-        base = y + 13 if y + 13 <= _FRAME.bottom else y - 4
-        anchor = next((side for side, taken in lowest.items() if base - taken >= 13), "end")
-        lowest[anchor] = base
+        base = y + _LINE if y + _LINE <= _FRAME.bottom else y - 4
+        is_long = len(name.english) * _LETTER > (_FRAME.right - _FRAME.left) / 2
+        sides = {"end": max(lowest.values())} if is_long else lowest
+        with_room = [side for side, taken in sides.items() if base - taken >= _LINE]
+        anchor = with_room[0] if with_room else min(sides, key=lambda side: sides[side])
+        base = max(base, sides[anchor] + _LINE)
+        lowest = dict.fromkeys(lowest, base) if is_long else {**lowest, anchor: base}
         place = _FRAME.right - 4 if anchor == "end" else _FRAME.left + 4
-        yield from text(name, place, base, f"{anchor} level-name")
+        names += text(name, place, base, f"{anchor} level-name")
+    yield from names  # after all lines, which would cross them
 
 
 def _line(line: Line, scale: _Scale) -> Iterator[str]:

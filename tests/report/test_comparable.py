@@ -11,13 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from nest_ssl.report.charts import Chart, Line, curve_chart
+from nest_ssl.report.curves import Curve
 from nest_ssl.report.gathered import gather
 from nest_ssl.report.health import health_of
 from nest_ssl.report.levels import levels_of
 from nest_ssl.report.page import render
 from nest_ssl.report.run import open_runs
+from nest_ssl.report.texts import words
 from tests.report.example_runs import CONFIG, training, validation, write_events, write_run
 from tests.report.test_health import GOOD, GOOD_BOOK
 from tests.report.test_page import Text
@@ -228,3 +232,18 @@ def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_o
     (low, at_low), (high, at_high) = sorted(ticks.items())[:: len(ticks) - 1]
     values = [low + (at_low - height) / (at_low - at_high) * (high - low) for height in heights]
     assert values == pytest.approx([math.log(256), math.log(95)], abs=0.01)
+
+
+def test_names_of_close_levels_do_not_lie_upon_each_other() -> None:
+    long = [words("level_of_run", level=f"frequencies alone: log P = 4.{n}", run="a run with a name") for n in range(3)]
+    short = [words("level_chance", value=n) for n in range(3)]
+    for names in (long, short, [long[0], *short]):
+        places, values = np.array([0.0, 1.0]), np.array([2.0, 6.0])
+        line = Line(words("training"), 0, Curve(places, values, None, places, np.array([])))
+        drawn = curve_chart(Chart([line], levels=[(4 + n / 50, name) for n, name in enumerate(names)]), "caption")
+        names_at = re.findall(r'<text lang="en" class="(end|start) level-name" x="[^"]+" y="([^"]+)">([^<]+)<', drawn)
+        assert len(names_at) == len(names)
+        for index, (side, y, name) in enumerate(names_at):
+            for other_side, other_y, other in names_at[:index]:
+                beside = side != other_side and max(len(name), len(other)) < 30
+                assert beside or abs(float(y) - float(other_y)) >= 13
