@@ -121,8 +121,18 @@ def process_lives(number: int) -> bool:
 def _make_folders(folder: Path) -> list[Path]:
     """Those that were missing, the innermost first."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    _make_folder(folder)
     return missing
+
+
+def _make_folder(folder: Path) -> None:
+    """Make it although others may be making and removing it at the same time."""
+    while True:
+        try:
+            return folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError):  # removed since it was found, or a folder above was
+            if any(os.path.lexists(path) and not path.is_dir() for path in (folder, *folder.parents)):  # by a file
+                raise
 
 
 def _wait_for(path: Path, advice: str, waiting: Callable[[str], None] | None) -> int:
@@ -146,7 +156,7 @@ def _take(path: Path) -> int | Holder | None:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
         except FileNotFoundError:  # whoever made the folder has removed it
-            path.parent.mkdir(parents=True, exist_ok=True)
+            _make_folder(path.parent)
             continue
         try:
             state = _lock(descriptor)

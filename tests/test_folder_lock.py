@@ -103,11 +103,14 @@ def test_a_killed_process_keeps_nothing(
 def test_a_forked_child_that_lives_on_keeps_nothing(tmp_path: Path, processes: list[Process]) -> None:
     child = tmp_path / "child"
     fork = f"""
-    number = os.fork()
-    if number == 0:
+    child = Path({str(child)!r})
+    if os.fork() == 0:
         os.close(0), os.close(1), os.close(2)
+        child.with_suffix(".new").write_text(str(os.getpid()))
+        child.with_suffix(".new").replace(child)  # by now it has closed what it got of the lock
         time.sleep(600)
-    Path({str(child)!r}).write_text(str(number))"""
+    while not child.exists():
+        time.sleep(0.01)"""
     holder = hold(processes, tmp_path / "run", within=fork)
     holder.kill()
     holder.wait()

@@ -170,7 +170,7 @@ def processor() -> tuple[str, set[str]]:
     """The CPU's model and its instruction sets, where the system tells."""
     name, flags = platform.processor() or platform.machine(), set[str]()
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             key, _, value = (part.strip() for part in line.partition(":"))
             if key == "model name":
                 name = value

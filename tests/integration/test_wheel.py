@@ -65,7 +65,8 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def run(command: list[str | Path], folder: Path, more_packages: str = "", most: int = 0) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    # MLflow puts where it writes to into the environment of the tests
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "MLFLOW_"))}
     if more_packages:
         environment["PYTHONPATH"] = more_packages
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", timeout=PATIENCE)
