@@ -131,8 +131,8 @@ def _make_folder(folder: Path) -> None:
         try:
             return folder.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, FileNotFoundError):  # removed since it was found, or a folder above was
-            if any(os.path.lexists(path) and not path.is_dir() for path in (folder, *folder.parents)):  # by a file
-                raise
+            if any(path.is_file() or (path.is_symlink() and not path.exists()) for path in (folder, *folder.parents)):
+                raise  # because of what is in the way
 
 
 def _wait_for(path: Path, advice: str, waiting: Callable[[str], None] | None) -> int:
