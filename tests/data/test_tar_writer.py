@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
@@ -268,9 +270,11 @@ def test_the_command_makes_it_and_says_how_to_train_on_it(corpus: DummyCorpus, t
     assert f"{output}: 10 utterances in 5 tar files" in first.stdout
     assert "2 utterances are left out" in first.stdout
     assert "5 of the tar files were there already" in second.stdout
-    printed = dict(line.strip().split("=", 1) for line in first.stdout.splitlines() if line.startswith("  model."))
-    config = {name.removeprefix("model.train_ds."): value for name, value in printed.items()}
-    loader = build_dataloader({**config, "is_tarred": True, "sample_rate": 16000, "batch_size": 2}, key="train_ds")
+    typed = [word for line in first.stdout.splitlines() if line.startswith("  ") for word in shlex.split(line)]
+    parsed = OverridesParser.create().parse_overrides(typed)  # as Hydra reads them, without quotes
+    config = {override.key_or_group.removeprefix("model.train_ds."): override.value() for override in parsed}
+    assert config["is_tarred"] is True
+    loader = build_dataloader({**config, "sample_rate": 16000, "batch_size": 2}, key="train_ds")
     assert len(list(loader)) == 5
     wrong = CliRunner().invoke(app, [*arguments[:-4], "--shards", "99"])
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)

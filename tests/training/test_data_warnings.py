@@ -10,6 +10,7 @@ import soundfile
 import soxr
 
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.shell import quoted
 from nest_ssl.testing import manifests_of
 from nest_ssl.training.run import main
 
@@ -48,7 +49,7 @@ def test_validation_utterances_that_are_trained_on_are_named_for_each_validation
     ]
     assert [line.partition(" validation")[0] for line in found] == ["2 of 4", "6 of 6"]
     assert "mixed val.json:3 (trained on as" in found[0]
-    assert f"nest-ssl data check {corpus.train_manifest} " in found[0]
+    assert f"nest-ssl data check {quoted(str(corpus.train_manifest))} " in found[0]
 
 
 def test_a_healthy_corpus_gives_no_warning(corpus: DummyCorpus, capsys: pytest.CaptureFixture[str]) -> None:
