@@ -35,12 +35,12 @@ def check_agreement(settings: Node, key: str = "model") -> Iterator[str]:
         raise ConfigError(f"{key}.quantizer.time_ahead: true, but the model's features have time last; set it to false")
     _check_masking(options, key)
     codes, classes = options["quantizer.num_classes"], options["decoder.num_classes"]
-    if _whole(codes) and _whole(classes) and classes < codes:
+    if is_whole(codes) and is_whole(classes) and classes < codes:
         raise ConfigError(
             f"{key}.decoder.num_classes: {classes}, but {key}.quantizer.num_classes={codes} makes targets that it "
             f"cannot predict; set it to {codes}"
         )
-    if _whole(codes) and _whole(classes) and classes > codes:
+    if is_whole(codes) and is_whole(classes) and classes > codes:
         yield (
             f"{key}.decoder.num_classes={classes} is more than {key}.quantizer.num_classes={codes}: "
             f"{classes - codes} classes are never a target"
@@ -60,7 +60,7 @@ def all_options(part: str, settings: Node) -> dict[str, Any]:
 def _check_features(options: Node, mask_position: Any, key: str) -> None:
     """The width of what one part hands to the next."""
     features, splicing = options["preprocessor.features"], options["preprocessor.frame_splicing"]
-    if not (_whole(features) and _whole(splicing)):
+    if not (is_whole(features) and is_whole(splicing)):
         return
     made = {"preprocessor.features" + (" x frame_splicing" if splicing > 1 else ""): features * max(1, splicing)}
     takers = ["encoder.feat_in"]
@@ -69,7 +69,7 @@ def _check_features(options: Node, mask_position: Any, key: str) -> None:
     for taker in takers:
         _check_equal({**made, taker: options[taker]}, "both count the features of a frame", key)
     projected = options["encoder.feat_out"]
-    width = "encoder.feat_out" if _whole(projected) and projected > 0 else "encoder.d_model"
+    width = "encoder.feat_out" if is_whole(projected) and projected > 0 else "encoder.d_model"
     _check_equal(
         {width: options[width], "decoder.feat_in": options["decoder.feat_in"]},
         "both count what the encoder returns",
@@ -97,7 +97,8 @@ def _check_masking(options: Node, key: str) -> None:
         )
 
 
-def _whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """Return whether a value is a whole number, which a boolean is not."""
     return type(value) is int
 
 

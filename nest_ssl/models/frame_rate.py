@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nest_ssl.errors import ConfigError
-from nest_ssl.models.agreement import all_options
+from nest_ssl.models.agreement import all_options, is_whole
 from nest_ssl.modules.conformer.subsampling import CONV_KINDS
 
 Node = Mapping[str, Any]
@@ -39,7 +39,7 @@ def check_frame_rate(settings: Node, key: str = "model") -> None:
 def subsampling(encoder: Node) -> int:
     """Feature frames in one frame after the sub-sampling of an `encoder` node with all its options."""
     kind, factor = encoder["subsampling"], encoder["subsampling_factor"]
-    if not kind or not _whole(factor) or factor <= 1:
+    if not kind or not is_whole(factor) or factor <= 1:
         return 1
     return factor if kind in _STACKING else _power_of_two(factor)
 
@@ -47,7 +47,7 @@ def subsampling(encoder: Node) -> int:
 def reduction(encoder: Node) -> int:
     """Frames after the sub-sampling in one frame that the encoder returns."""
     kind, factor = encoder["reduction"], encoder["reduction_factor"]
-    if not kind or not _whole(factor) or factor <= 1:
+    if not kind or not is_whole(factor) or factor <= 1:
         return 1
     return factor if kind == "pooling" else _power_of_two(factor)
 
@@ -72,7 +72,7 @@ def _reduction_keys(encoder: Node, key: str) -> str:
 def _remedy(settings: Node, key: str, frames: int) -> str:
     keys = [f"{key}.quantizer.combine_time_steps={frames}", f"{key}.loss.combine_time_steps={frames}"]
     pad_to = all_options("preprocessor", settings)["pad_to"]
-    if not _whole(pad_to) or (pad_to or 1) % frames:
+    if not is_whole(pad_to) or (pad_to or 1) % frames:
         keys.append(f"{key}.preprocessor.pad_to={frames}")
     remedy = " ".join(keys)
     encoder = all_options("encoder", settings)
@@ -80,7 +80,3 @@ def _remedy(settings: Node, key: str, frames: int) -> str:
     if encoder["subsampling"] in CONV_KINDS and factor != _power_of_two(factor):
         remedy += f", or a {key}.encoder.subsampling_factor that is a power of two"
     return remedy
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int
