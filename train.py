@@ -11,7 +11,7 @@ CONFIG = Path(__file__).resolve().parent / "config"
 def main() -> int:
     try:
         if not {"-h", "--help"}.isdisjoint(sys.argv):
-            from nest_ssl.training.command_line import parse_command_line
+            from nest_ssl.config.command_line import parse_command_line
 
             parse_command_line(sys.argv[1:], CONFIG)  # shows the help and leaves, with nothing heavy loaded
         from nest_ssl.training.run import main as train

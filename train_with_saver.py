@@ -14,10 +14,10 @@ CONFIG = Path(__file__).resolve().parent / "config"
 def main() -> int:
     try:
         if not {"-h", "--help"}.isdisjoint(sys.argv):
-            from nest_ssl.training.command_line import parse_command_line
+            from nest_ssl.config.command_line import parse_command_line
 
             parse_command_line(sys.argv[1:], CONFIG, "train_with_saver.py")  # as in train.py
-        from nest_ssl.alignment.nest_side import main as train_and_record
+        from nest_ssl.apps.alignment.nest_side import main as train_and_record
     except ModuleNotFoundError as error:
         print(
             f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)",

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from nest_ssl.data import AudioNoiseBatch
-from nest_ssl.fast import attention, convolution, encoder, subsampling
-from nest_ssl.features import AudioToMelSpectrogramPreprocessor
+from nest_ssl.model import AudioToMelSpectrogramPreprocessor, RandomBlockMasking
+from nest_ssl.model.fast import attention, convolution, encoder, subsampling
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.modules import RandomBlockMasking
 
 Without = Callable[[], AbstractContextManager[object]]
 

@@ -19,10 +19,10 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from benchmarks.flops import training_flops
-from nest_ssl.alignment.parameters import our_parameters
-from nest_ssl.presets import preset_folder
-from nest_ssl.training.command_line import parse_command_line
-from nest_ssl.training.config import load_config
+from nest_ssl.apps.alignment.parameters import our_parameters
+from nest_ssl.config.command_line import parse_command_line
+from nest_ssl.config.compose import load_config
+from nest_ssl.config.presets import preset_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 CLIP = 10.0  # seconds: longer clips cost more attention, a tenth more at 20 s

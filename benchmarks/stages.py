@@ -25,7 +25,7 @@ from benchmarks.job import (
     WAITING,
 )
 
-# functions of nest_ssl.fast.prediction, which uses the modules' weights without calling the modules
+# functions of nest_ssl.model.fast.prediction, which uses the modules' weights without calling the modules
 _FAST = {
     "_features": FEATURES,
     "_tokens": QUANTIZER,
@@ -84,7 +84,7 @@ class StageTimes(pl.Callback):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
         if getattr(pl_module, "fast", False):
-            prediction = importlib.import_module("nest_ssl.fast.prediction")
+            prediction = importlib.import_module("nest_ssl.model.fast.prediction")
             for name, stage in _FAST.items():
                 setattr(prediction, name, self.clock.timed(stage, getattr(prediction, name)))
             return

@@ -5,3 +5,7 @@ C channels, H heads, K codebooks, V codes.
 """
 
 __version__ = "0.1.0"
+
+from nest_ssl.moved import keep_old_paths
+
+keep_old_paths()

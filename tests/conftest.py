@@ -46,8 +46,8 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model that has learnt nothing."""
     import torch  # takes seconds, which tests without a model need not wait for
 
+    from nest_ssl.config.presets import preset_folder
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-    from nest_ssl.presets import preset_folder
     from nest_ssl.testing import small_config
 
     torch.manual_seed(0)

@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.errors import NestError
-from nest_ssl.training.command_line import CommandLine
-from nest_ssl.training.config import load_config
 from tests.elsewhere.__main__ import ODD_FOLDER, command, environment
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = [
-    *("tests/audio", "tests/checkpoint", "tests/cli", "tests/data"),
-    *("tests/encoding", "tests/export", "tests/training"),
+    *("tests/data/audio", "tests/checkpoint", "tests/cli", "tests/data"),
+    *("tests/apps/features", "tests/apps/export", "tests/training"),
 ]
 FILES = [
     *("tests/test_atomic.py", "tests/test_memory.py", "tests/test_start.py"),
-    *("tests/doctor/test_machine.py", "tests/integration/test_train_command.py"),
+    *("tests/apps/doctor/test_machine.py", "tests/integration/test_train_command.py"),
 ]
 # Hundreds of processes, each of which takes seconds to spawn: for `python -m tests.elsewhere`
 LEFT_OUT = [f"tests/data/test_{name}.py" for name in ("concat", "lhotse_data", "resumable", "tarred")]
@@ -37,8 +37,8 @@ READING_TEXT = [
     "tests/cli/test_app.py",
     "tests/cli/test_data.py",
     "tests/cli/test_features.py",
-    "tests/doctor/test_plan.py",
-    "tests/training/test_config.py",
+    "tests/apps/doctor/test_plan.py",
+    "tests/config/test_compose.py",
 ]
 TINY_SHARED_MEMORY = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
 

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from nest_ssl.apps.doctor.finding import Finding
 from nest_ssl.cli.doctor_output import _findings
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import Bar, show
-from nest_ssl.doctor.finding import Finding
 from nest_ssl.errors import NestError
 from nest_ssl.printable import printable, say, say_lines
 from nest_ssl.training import run

@@ -13,8 +13,10 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nest_ssl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
+CORE = ("model", "data", "config", "checkpoint", "training")
 # part -> the parts it may know (docs/architecture.md); what is not listed here fails, so that a new part is placed too
 MAY_IMPORT = {
+    "moved": set(),
     "errors": set(),
     "exit_codes": set(),
     "folder_lock": {"errors"},
@@ -22,53 +24,46 @@ MAY_IMPORT = {
     "regular_file": set(),
     "printable": set(),
     "shell": set(),
-    "presets": set(),
-    "quiet": set(),
     "memory": set(),
     "environments": {"errors", "folder_lock"},
-    "targets": {"errors"},
-    "audio": {"errors", "atomic", "regular_file"},
-    "data": {"errors", "targets", "folder_lock", "atomic", "printable", "regular_file", "shell", "audio"},
-    "features": {"errors"},
-    "modules": {"errors"},
-    "losses": {"errors"},
-    "optim": {"errors"},
-    "fast": {"features", "modules"},
-    "models": {"errors", "memory", "targets", "data", "features", "modules", "losses", "optim", "fast"},
-    "checkpoint": {"errors", "targets", "atomic", "regular_file", "models"},
-    "encoding": {
-        *("errors", "folder_lock", "atomic", "regular_file", "audio", "data", "fast", "models", "modules", "checkpoint")
-    },
-    "probing": {"errors", "regular_file", "audio", "data", "checkpoint", "encoding"},
+    "model": {"errors", "memory", "config"},  # of config, the table of classes alone: see ONLY
+    "data": {"errors", "folder_lock", "atomic", "printable", "regular_file", "shell", "config"},
+    "config": {"errors", "moved", "regular_file", "shell", "checkpoint", "data", "model"},
+    "checkpoint": {"errors", "atomic", "regular_file", "config", "model"},
     "training": {
-        "exit_codes",
-        *("errors", "targets", "atomic", "regular_file", "data", "features", "modules", "losses", "optim", "models"),
-        *("folder_lock", "checkpoint", "printable", "shell"),
+        *("errors", "exit_codes", "folder_lock", "atomic", "regular_file", "printable", "shell"),
+        *("model", "data", "config", "checkpoint", "models"),
     },
-    "export": {
-        *("quiet", "errors", "folder_lock", "atomic", "regular_file", "features", "modules", "models", "checkpoint")
-    },
-    "testing": {"errors", "data"},
-    "pages": {"atomic"},
-    "alignment": {  # for commands
-        *("atomic", "regular_file", "errors", "environments", "presets", "data", "models", "checkpoint", "training"),
-        *("folder_lock", "pages", "printable"),
-    },
-    "report": {"errors", "regular_file", "data", "checkpoint", "training", "pages"},  # for commands
-    "doctor": {  # for commands
-        *("quiet", "memory", "errors", "environments", "regular_file", "audio", "data", "models", "optim", "training"),
-        "shell",
-    },
-    "reference": {  # for a tool alone
-        *("errors", "targets", "atomic", "presets", "data", "optim", "models", "checkpoint", "training", "alignment")
-    },
+    "models": {"training"},
+    "testing": {"data"},
     "__main__": {"cli"},
     "cli": {"exit_codes", "printable"},  # all else when a command runs: help must appear at once
+    "apps": {  # each may see the core and, of the other apps, those in APPS
+        *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
+        *("models", *CORE),
+    },
 }
+# app -> the other apps that it builds on
+APPS = {
+    "alignment": {"pages"},
+    "datatools": set(),
+    "doctor": {"quiet"},
+    "export": {"quiet"},
+    "features": set(),
+    "pages": set(),
+    "probing": {"features"},
+    "quiet": set(),
+    "reference": {"alignment"},
+    "report": {"pages"},
+}
+# part -> the only module of another part that it may import
+ONLY = {("model", "config"): "nest_ssl.config.targets", ("data", "config"): "nest_ssl.config.targets"}
 # module -> what it imports against the direction, in functions: save_to and restore_from are NeMo's methods of a model
-AGAINST = {"models/ssl.py": {"checkpoint"}}
+AGAINST = {"checkpoint/restore.py": {"models"}}
 # NeMo's environment loads it without the package around it: its modules import each other, and nothing else of ours
-ALONE = "alignment/recorder/"
+ALONE = "apps/alignment/recorder/"
+_APPS = "nest_ssl.apps."
+_SMALL = {"nest_ssl.errors", "nest_ssl.moved"}  # what `import nest_ssl.model` may load besides the model
 
 
 @pytest.mark.parametrize(
@@ -85,8 +80,48 @@ def test_imports_point_one_way(module: Path) -> None:
     part = module.relative_to(PACKAGE).with_suffix("").parts[0]
     if part != "__init__":
         allowed = {"a relative import"} if _name(module).startswith(ALONE) else {part, *MAY_IMPORT[part]}
-        found = _parts(_imported(module, within_functions=part != "cli"))
+        imported = list(_imported(module, within_functions=part != "cli"))
+        found = _parts(imported)
         assert found - AGAINST.get(_name(module), set()) <= allowed
+        for (importer, other), only in ONLY.items():
+            if part == importer:
+                assert {name for name in imported if name.startswith(f"nest_ssl.{other}")} <= {only}
+
+
+@pytest.mark.parametrize("module", sorted((PACKAGE / "apps").rglob("*.py")), ids=lambda path: _name(path))
+def test_an_app_knows_only_the_apps_that_it_builds_on(module: Path) -> None:
+    app = module.relative_to(PACKAGE / "apps").with_suffix("").parts[0]
+    if app != "__init__":
+        apps = {name.split(".")[2] for name in _imported(module, within_functions=True) if name.startswith(_APPS)}
+        assert apps <= {app, *APPS[app]}
+
+
+@pytest.mark.parametrize("part", CORE)
+def test_the_core_knows_no_app(part: str) -> None:
+    for module in (PACKAGE / part).rglob("*.py"):
+        assert not [name for name in _imported(module, within_functions=True) if name.startswith(_APPS)], module
+
+
+@pytest.mark.parametrize(
+    ("module", "foreign"),
+    [
+        ("nest_ssl", ("torch", "numpy", "lightning", "hydra", "omegaconf")),
+        (
+            "nest_ssl.model",
+            *[("lightning", "hydra", "omegaconf", "lhotse", "soundfile", "safetensors")],
+        ),
+        ("nest_ssl.data", ("lightning", "hydra", "lhotse")),
+        ("nest_ssl.checkpoint", ("lhotse", "hydra")),
+    ],
+)
+def test_importing_a_part_loads_nothing_that_it_does_not_need(module: str, foreign: tuple[str, ...]) -> None:
+    code = f"import sys; before = set(sys.modules); import {module}; print(*(set(sys.modules) - before), sep='\\n')"
+    finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(finished.stdout.split())
+    own = {name for name in loaded if name.startswith("nest_ssl.")}
+    if module == "nest_ssl.model":
+        assert all(name.startswith("nest_ssl.model") or name in _SMALL for name in own), own
+    assert not [name for name in loaded if name in foreign or name.split(".")[0] in foreign]
 
 
 @pytest.mark.parametrize("module", AGAINST)
@@ -108,11 +143,11 @@ def test_nothing_imports_nemo_on_load(module: Path) -> None:
             False,
             "nest_ssl.training nemo.core",
         ),
-        ("from nest_ssl import fast, __version__", False, "nest_ssl.fast nest_ssl.__version__"),
+        ("from nest_ssl import fast, __version__", False, "nest_ssl.model.fast nest_ssl.__version__"),
         ("from .training import run", False, ".training"),
         ("def late():\n    from nest_ssl import training", False, ""),
         ("def late():\n    from nest_ssl import training", True, "nest_ssl.training"),
-        ("if TYPE_CHECKING:\n    import nemo\nelse:\n    import nest_ssl.audio", True, "nest_ssl.audio"),
+        ("if TYPE_CHECKING:\n    import nemo\nelse:\n    import nest_ssl.data.audio", True, "nest_ssl.data.audio"),
     ],
 )
 def test_an_import_against_the_direction_is_noticed(

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.data.check import check_manifests
-from nest_ssl.data.check_lines import Rules
-from nest_ssl.data.labels import Table
-from nest_ssl.data.stats_reading import read_columns
-from nest_ssl.data.tar_audio import pack
-from nest_ssl.data.tar_members import check_shard
-from nest_ssl.doctor.disk import read_files
-from nest_ssl.encoding.layers import Layers
+from nest_ssl.apps.datatools.check import check_manifests
+from nest_ssl.apps.datatools.check_lines import Rules
+from nest_ssl.apps.datatools.labels import Table
+from nest_ssl.apps.datatools.stats_reading import read_columns
+from nest_ssl.apps.datatools.tar_audio import pack
+from nest_ssl.apps.doctor.disk import read_files
+from nest_ssl.apps.features.layers import Layers
+from nest_ssl.data.tarred.members import check_shard
 from nest_ssl.errors import NestError
 from nest_ssl.regular_file import check_regular, is_windows_device, open_regular, why_not_regular
 

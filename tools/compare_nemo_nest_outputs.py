@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also works where the package is not installed
 
 try:
-    from nest_ssl.alignment.compare_command import main
+    from nest_ssl.apps.alignment.compare_command import main
 except ModuleNotFoundError as error:
     print(
         f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr

@@ -22,12 +22,12 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
+from nest_ssl.apps.report.samples import runs
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
+from nest_ssl.config.presets import preset_folder
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-from nest_ssl.presets import preset_folder
-from nest_ssl.report.samples import runs
-from nest_ssl.training.command_line import CommandLine
-from nest_ssl.training.config import load_config
 
 SECONDS_PER_FRAME = 0.01  # of the log-mel
 INK, ACCENT, QUIET = "#1f2933", "#c2410c", "#7b8794"

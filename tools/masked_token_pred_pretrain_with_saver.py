@@ -2,7 +2,7 @@
 """Pre-train NEST with NeMo and record every step that `save_steps` names, for comparison with train_with_saver.py.
 
 Runs in any environment that has NeMo, from here or copied into a NeMo checkout beside this project; of nest_ssl it
-needs the folder `nest_ssl/alignment`, which it looks for around itself, and nothing installed.
+needs the folder `nest_ssl/apps/alignment`, which it looks for around itself, and nothing installed.
 
 python tools/masked_token_pred_pretrain_with_saver.py --config-path examples/asr/conf/ssl/nest \
     --config-name nest_fast-conformer trainer.max_steps=1 output_dir=./saved_nemo_outputs seed=42 save_steps=0 \

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and nest_ssl/reference/keys."""
+"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and apps/reference/keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
 try:
+    from nest_ssl.apps.reference.pages import write_pages
     from nest_ssl.errors import NestError
-    from nest_ssl.reference.pages import write_pages
 except ModuleNotFoundError as error:
     print(
         f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr

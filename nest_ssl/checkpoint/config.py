@@ -17,8 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from nest_ssl.checkpoint.inspection import DEEPEST, Refused, refuse_sprawl
 from nest_ssl.checkpoint.yaml_numbers import odd_scalar
+from nest_ssl.config.targets import TARGETS
 from nest_ssl.errors import CheckpointError, one_line
-from nest_ssl.targets import TARGETS
 
 LARGEST_CONFIG = 2**20  # bytes; NEST has 10 kB, with lists of manifests more; the parser reads 50 kB a second
 _MOST_VALUES = 10_000  # once references are followed, where there are any; long text counts as several

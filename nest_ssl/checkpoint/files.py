@@ -8,9 +8,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.checkpoint.archive import load_nemo, load_nemo_config, write_nemo
 from nest_ssl.checkpoint.config import NEMO_CLASS, resolved
 from nest_ssl.checkpoint.lightning import load_lightning_model
+from nest_ssl.checkpoint.nemo import load_nemo, load_nemo_config, write_nemo
 from nest_ssl.checkpoint.safetensors import load_safetensors, load_safetensors_config, write_safetensors
 from nest_ssl.checkpoint.saved_model import SavedModel
 from nest_ssl.errors import CheckpointError, one_line

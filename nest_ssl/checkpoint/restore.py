@@ -18,8 +18,8 @@ from nest_ssl.checkpoint.safe_load import reading
 from nest_ssl.checkpoint.saved_model import SavedModel
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
-from nest_ssl.models.parts import MODEL_KEYS
-from nest_ssl.models.size import check_size
+from nest_ssl.model.build import MODEL_KEYS
+from nest_ssl.model.size import check_size
 from nest_ssl.regular_file import open_regular
 
 if TYPE_CHECKING:

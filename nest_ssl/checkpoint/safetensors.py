@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nest_ssl.atomic import atomic_write
-from nest_ssl.checkpoint.archive import CONFIG_NAME
 from nest_ssl.checkpoint.config import config_text, parse_config
+from nest_ssl.checkpoint.nemo import CONFIG_NAME
 from nest_ssl.checkpoint.safe_load import reading
 from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
 

@@ -57,8 +57,8 @@ def train(context: typer.Context) -> None:
 
     Example: nest-ssl train --config-name nest_tiny trainer.max_steps=100
     """
-    from nest_ssl.presets import preset_folder
-    from nest_ssl.training.command_line import parse_command_line
+    from nest_ssl.config.command_line import parse_command_line
+    from nest_ssl.config.presets import preset_folder
 
     folder, program = preset_folder(), "nest-ssl train"
     if not {"-h", "--help"}.isdisjoint(context.args):
@@ -96,10 +96,10 @@ def align(
     """
 
     def run() -> int:
-        from nest_ssl.alignment.align import Request
-        from nest_ssl.alignment.align import align as run_alignment
-        from nest_ssl.alignment.compare import Tolerance
-        from nest_ssl.alignment.text_report import summary
+        from nest_ssl.apps.alignment.align import Request
+        from nest_ssl.apps.alignment.align import align as run_alignment
+        from nest_ssl.apps.alignment.compare import Tolerance
+        from nest_ssl.apps.alignment.text_report import summary
         from nest_ssl.training.console import messages
 
         command = command_line(config_path, config_name, overrides)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nest_ssl.data.check import Findings
+    from nest_ssl.apps.datatools.check import Findings
 
 
 def found_so_far(findings: Findings, of: str = "lines") -> str:

@@ -70,12 +70,12 @@ def check(
         import json
         import os
 
+        from nest_ssl.apps.datatools.check import check_manifests
+        from nest_ssl.apps.datatools.check_lines import Rules
+        from nest_ssl.apps.datatools.clean_manifests import clean_paths
         from nest_ssl.cli.check_output import found_so_far, summary
         from nest_ssl.cli.options import channel
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.data.check import check_manifests
-        from nest_ssl.data.check_lines import Rules
-        from nest_ssl.data.clean_manifests import clean_paths
 
         clean = [] if write_clean is None else clean_paths(manifests, write_clean)
         rules = Rules(
@@ -138,8 +138,8 @@ def tar(
     """
 
     def run() -> int:
+        from nest_ssl.apps.datatools.tar_plan import TarOptions
         from nest_ssl.cli.tar_output import tar_command
-        from nest_ssl.data.tar_plan import TarOptions
 
         options = TarOptions(
             num_shards=shards,

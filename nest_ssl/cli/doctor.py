@@ -34,9 +34,9 @@ def doctor(
         import json
         import sys
 
+        from nest_ssl.apps.doctor.diagnosis import Request, diagnose
         from nest_ssl.cli.doctor_output import page
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.doctor.diagnosis import Request, diagnose
 
         command = command_line(config_path, config_name, overrides)
         request = Request(command, config_path, trial, minutes, _lengths(buckets))

@@ -14,10 +14,10 @@ from rich.text import Text
 from nest_ssl.printable import printable
 
 if TYPE_CHECKING:
-    from nest_ssl.doctor.diagnosis import Diagnosis
-    from nest_ssl.doctor.finding import Finding
-    from nest_ssl.doctor.steps import Outcome
-    from nest_ssl.doctor.trial import TrialReport
+    from nest_ssl.apps.doctor.diagnosis import Diagnosis
+    from nest_ssl.apps.doctor.finding import Finding
+    from nest_ssl.apps.doctor.steps import Outcome
+    from nest_ssl.apps.doctor.trial import TrialReport
 
 _WIDTH = 80
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
@@ -58,7 +58,7 @@ def _findings(findings: list[Finding]) -> Table:
 
 
 def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
-    from nest_ssl.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.finding import gigabytes
 
     where = "GPU" if report.device == "cuda" else "CPU"
     title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
@@ -90,7 +90,7 @@ def _indented(text: str, by: int) -> Padding:
 
 
 def _buckets(report: TrialReport) -> Table:
-    from nest_ssl.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.finding import gigabytes
 
     table = Table.grid(padding=(0, 3, 0, 0))
     for name in ("  length", "most that fit", "fast with", "audio s/s", "s a step", "memory"):
@@ -129,7 +129,7 @@ def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
 
 
 def _verified(report: TrialReport, outcome: Outcome) -> Iterator[str]:
-    from nest_ssl.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.finding import gigabytes
 
     what = f"{outcome.trial.batch_size} x {outcome.trial.seconds:g} s"
     if not outcome.fits:

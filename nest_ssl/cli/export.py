@@ -16,7 +16,7 @@ from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import printable, say, say_lines
 
 if TYPE_CHECKING:
-    from nest_ssl.export import Exported
+    from nest_ssl.apps.export import Exported
 
 _LINE_SECONDS = 15.0  # between lines, where there is no terminal
 
@@ -56,9 +56,9 @@ def export(
     def run() -> int:
         import json
 
+        from nest_ssl.apps.export import Publication
+        from nest_ssl.apps.export import export as export_model
         from nest_ssl.errors import NestError
-        from nest_ssl.export import Publication
-        from nest_ssl.export import export as export_model
 
         weights = output.suffix.lower() == ".safetensors"
         if weights and input_kind is not None:

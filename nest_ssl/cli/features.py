@@ -51,8 +51,8 @@ def features(
     def run() -> int:
         import json
 
+        from nest_ssl.apps.features import Request, extract
         from nest_ssl.cli.terminal import AudioBar, show
-        from nest_ssl.encoding import Request, extract
         from nest_ssl.errors import NestError
 
         if mix is not None and layers is not None:

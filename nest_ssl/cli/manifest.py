@@ -61,14 +61,14 @@ def manifest(
     def run() -> int:
         import os
 
+        from nest_ssl.apps.datatools.check_lines import Rules
+        from nest_ssl.apps.datatools.labels import Labels, SidecarTexts, Table
+        from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
+        from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
         from nest_ssl.cli.check_output import found_so_far
         from nest_ssl.cli.manifest_output import made_lines, train_lines
         from nest_ssl.cli.options import channel
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.data.check_lines import Rules
-        from nest_ssl.data.labels import Labels, SidecarTexts, Table
-        from nest_ssl.data.make_manifest import ManifestOptions, make_manifest
-        from nest_ssl.data.split import Grouping, read_share, val_name
         from nest_ssl.errors import NestError
 
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)
@@ -127,9 +127,9 @@ def split(
     """
 
     def run() -> int:
+        from nest_ssl.apps.datatools.split import Grouping, read_share, split_manifests, split_names
         from nest_ssl.cli.manifest_output import split_lines, train_lines
         from nest_ssl.cli.terminal import show
-        from nest_ssl.data.split import Grouping, read_share, split_manifests, split_names
 
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)
         names = split_names(manifests, output)

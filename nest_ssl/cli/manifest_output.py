@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nest_ssl.data.make_manifest import Made
-    from nest_ssl.data.split import Grouping, Split
+    from nest_ssl.apps.datatools.make_manifest import Made
+    from nest_ssl.apps.datatools.split import Grouping, Split
 
 _MOST_SUFFIXES = 5
 
@@ -51,8 +51,8 @@ def split_lines(
 
 def train_lines(train: Sequence[Path], val: Sequence[Path], channel_selector: str | int | None = None) -> Iterator[str]:
     """The commands to train with what was written."""
-    from nest_ssl.data.split import split_names
-    from nest_ssl.data.train_command import split_words, train_words
+    from nest_ssl.apps.datatools.split import split_names
+    from nest_ssl.apps.datatools.train_command import split_words, train_words
     from nest_ssl.shell import as_typed, over_lines
 
     names = list(map(str, train))

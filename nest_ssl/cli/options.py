@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from nest_ssl.training.command_line import CommandLine
+    from nest_ssl.config.command_line import CommandLine
 
 # As train has them, with Hydra's short names.
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")]
@@ -21,8 +21,8 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default a G
 
 def command_line(config_path: Path | None, config_name: str, overrides: list[str] | None) -> CommandLine:
     """What these options say, by the parser of train: the same names and folders mean the same everywhere."""
-    from nest_ssl.presets import preset_folder
-    from nest_ssl.training.command_line import parse_command_line
+    from nest_ssl.config.command_line import parse_command_line
+    from nest_ssl.config.presets import preset_folder
 
     folder = [] if config_path is None else [f"--config-path={config_path}"]
     return parse_command_line([*(overrides or []), *folder, f"--config-name={config_name}"], preset_folder())

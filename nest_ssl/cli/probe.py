@@ -44,9 +44,9 @@ def probe(
     def run() -> int:
         import json
 
+        from nest_ssl.apps.probing import Request
+        from nest_ssl.apps.probing import probe as run_probe
         from nest_ssl.cli.terminal import AudioBar, show
-        from nest_ssl.probing import Request
-        from nest_ssl.probing import probe as run_probe
 
         request = Request(
             model=model,

@@ -36,13 +36,13 @@ def report(
         import webbrowser
 
         import nest_ssl.training.lean_start  # noqa: F401  (before anything that imports Lightning)
+        from nest_ssl.apps.pages.page import write_page
+        from nest_ssl.apps.report.gathered import gather
+        from nest_ssl.apps.report.page import render
+        from nest_ssl.apps.report.preset import shipped_presets
+        from nest_ssl.apps.report.run import newest_run, open_runs
+        from nest_ssl.config.presets import preset_folder
         from nest_ssl.errors import NestError
-        from nest_ssl.pages.page import write_page
-        from nest_ssl.presets import preset_folder
-        from nest_ssl.report.gathered import gather
-        from nest_ssl.report.page import render
-        from nest_ssl.report.preset import shipped_presets
-        from nest_ssl.report.run import newest_run, open_runs
 
         folders = [newest_run(run) for run in runs]
         for given, folder in zip(runs, folders, strict=True):

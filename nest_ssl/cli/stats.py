@@ -50,13 +50,13 @@ def stats(
         import json
         import os
 
+        from nest_ssl.apps.datatools.stats import summarize
+        from nest_ssl.apps.datatools.stats_picture import check_picture, draw
+        from nest_ssl.apps.datatools.stats_reading import Depth, read_columns
         from nest_ssl.cli.check_output import found_so_far
         from nest_ssl.cli.options import channel
         from nest_ssl.cli.stats_output import knows_blocks, report
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.data.stats import summarize
-        from nest_ssl.data.stats_picture import check_picture, draw
-        from nest_ssl.data.stats_reading import Depth, read_columns
         from nest_ssl.errors import NestError
 
         if quick and manifest_only:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
-    from nest_ssl.data.stats import FieldStats, Histogram, Share, Sound, Spread, Stats
-    from nest_ssl.data.stats_advice import Limit
+    from nest_ssl.apps.datatools.stats import FieldStats, Histogram, Share, Sound, Spread, Stats
+    from nest_ssl.apps.datatools.stats_advice import Limit
 
 WIDTH = 80
 _LABEL = 22
@@ -190,7 +190,7 @@ def _groups(stats: Stats) -> Iterator[str]:
 
 
 def _problems(stats: Stats) -> Iterator[str]:
-    from nest_ssl.data.overlap import without_overlap
+    from nest_ssl.data.inspection.overlap import without_overlap
     from nest_ssl.shell import as_typed
 
     if stats.overlap is not None:
@@ -271,7 +271,7 @@ def _edge(value: float) -> str:
 
 def _short(text: str, most: int) -> str:
     """Within so many columns, of which a Chinese character takes two."""
-    from nest_ssl.data.stats import printable
+    from nest_ssl.apps.datatools.stats import printable
 
     text = printable(text)
     return text if cell_len(text) <= most else f"{set_cell_size(text, most - 3)}..."

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from nest_ssl.cli.terminal import Bar, show
 
 if TYPE_CHECKING:
-    from nest_ssl.data.tar_plan import TarOptions
-    from nest_ssl.data.tar_writer import TarredSet
+    from nest_ssl.apps.datatools.tar_plan import TarOptions
+    from nest_ssl.apps.datatools.tar_writer import TarredSet
 
 
 def tar_command(
@@ -26,7 +26,7 @@ def tar_command(
     val: Sequence[str] = (),
 ) -> None:
     """Make them and say so."""
-    from nest_ssl.data.tar_writer import make_tarred_sets
+    from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
 
     with Bar("packed") as bar:
         sets = make_tarred_sets(

@@ -10,8 +10,8 @@ import torch
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.data.random_states import numpy_state, set_numpy_state
-from nest_ssl.data.stream import Place, Stream, this_worker
+from nest_ssl.data.loading.random_states import numpy_state, set_numpy_state
+from nest_ssl.data.loading.stream import Place, Stream, this_worker
 
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
 SAMPLING_TECHNIQUES: tuple[str, ...] = get_args(SamplingTechnique)

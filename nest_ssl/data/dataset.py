@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from nest_ssl.audio import AudioFile, ChannelSelector
+from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.manifest import Seconds, load_manifest
 from nest_ssl.data.noise import Numerics, load_noise_manifest, sample_noise

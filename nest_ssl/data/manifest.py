@@ -19,8 +19,8 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from nest_ssl.data.file_kinds import not_text
+from nest_ssl.data.loading.shared_arrays import SharedArray
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.data.times import Seconds, wrong_time
 from nest_ssl.errors import ManifestError
 from nest_ssl.regular_file import open_regular

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nest_ssl.audio import AudioFile, to_float
+from nest_ssl.data.audio import AudioFile, to_float
 from nest_ssl.data.manifest import ManifestEntry, load_manifest
 from nest_ssl.data.noise_parts import SoundingParts, SummedParts
 from nest_ssl.data.paths import split_paths

@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from nest_ssl.audio import AudioFile, AudioSegment, ChannelSelector
-from nest_ssl.audio.opening import FRAMES_UNKNOWN
-from nest_ssl.audio.silence import trim_silence
+from nest_ssl.data.audio import AudioFile, AudioSegment, ChannelSelector
+from nest_ssl.data.audio.opening import FRAMES_UNKNOWN
+from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.data.manifest import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError
 

@@ -1,5 +1,5 @@
-"""The parts joined into models that Lightning can train."""
+"""The models under the names that NeMo gives them."""
 
-from nest_ssl.models.ssl import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.training.module import EncDecDenoiseMaskedTokenPredModel
 
 __all__ = ["EncDecDenoiseMaskedTokenPredModel"]

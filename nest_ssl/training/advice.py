@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.training.platform import Machine
-from nest_ssl.training.throughput import Spent
+from nest_ssl.config.machine import Machine
+from nest_ssl.training.callbacks.throughput import Spent
 
 _FEWEST_BATCHES, _FEWEST_SECONDS = 20, 20.0  # less says nothing
 _MUCH_WAITING = 0.10  # of the training time: loading then costs more than any other setting gains

@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
-from nest_ssl.optim.schedules import WarmupPolicy
 from nest_ssl.printable import say
 from nest_ssl.shell import as_typed
-from nest_ssl.training.checkpoints import RunCheckpoint
+from nest_ssl.training.checkpointing.checkpoints import RunCheckpoint
 from nest_ssl.training.experiment import Experiment
+from nest_ssl.training.optim.schedules import WarmupPolicy
 
 _log = logging.getLogger(__name__)
 _ON_REQUEST = ("lightning.pytorch.callbacks.model_summary", "lightning.pytorch.profilers.profiler")

@@ -21,13 +21,17 @@ from lightning.pytorch.loggers import Logger, MLFlowLogger
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.atomic import atomic_write
+from nest_ssl.config.machine import Adjustment
+from nest_ssl.config.settings import ExperimentSettings, read_settings
+from nest_ssl.config.targets import check_arguments
 from nest_ssl.errors import ConfigError, NestError, one_line
-from nest_ssl.targets import check_arguments
-from nest_ssl.training.checkpoint_files import CheckpointFiles, checkpoint_to_continue
-from nest_ssl.training.checkpoints import RunCheckpoint
-from nest_ssl.training.nonfinite import NonFiniteSteps
-from nest_ssl.training.platform import Adjustment
-from nest_ssl.training.problem_report import ProblemReport
+from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
+from nest_ssl.training.callbacks.problem_report import ProblemReport
+from nest_ssl.training.callbacks.samples import ValidationSamples
+from nest_ssl.training.callbacks.timing import RunEarlyStopping, RunTimer, StepTiming
+from nest_ssl.training.checkpointing.checkpoint_files import CheckpointFiles, checkpoint_to_continue
+from nest_ssl.training.checkpointing.checkpoints import RunCheckpoint
+from nest_ssl.training.loggers.tags import GroupedMLFlowLogger, GroupedWandbLogger
 from nest_ssl.training.run_files import (
     CONFIG,
     ENVIRONMENT,
@@ -38,10 +42,6 @@ from nest_ssl.training.run_files import (
     refuse_foreign_files,
     set_earlier_files_aside,
 )
-from nest_ssl.training.samples import ValidationSamples
-from nest_ssl.training.settings import ExperimentSettings, read_settings
-from nest_ssl.training.tags import GroupedMLFlowLogger, GroupedWandbLogger
-from nest_ssl.training.timing import RunEarlyStopping, RunTimer, StepTiming
 
 _log = logging.getLogger(__name__)
 DEFAULT_FOLDER = "nest_experiments"
@@ -90,7 +90,9 @@ class Experiment:
     def loggers(self) -> list[Logger]:
         loggers: list[Logger] = []
         if self.settings.create_tensorboard_logger:
-            from nest_ssl.training.tensorboard import PatientTensorBoardLogger  # slow to import, and not always wanted
+            from nest_ssl.training.loggers.tensorboard import (
+                PatientTensorBoardLogger,  # slow to import, and not always wanted
+            )
 
             writer = {"save_dir": self.folder, "name": "", "version": "", **self.settings.summary_writer_kwargs}
             loggers.append(PatientTensorBoardLogger(**writer))

@@ -21,31 +21,31 @@ from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
 from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.config.command_line import parse_command_line
+from nest_ssl.config.compose import load_config
+from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
+from nest_ssl.config.settings import ExperimentSettings
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 from nest_ssl.training.advice import Setup, advice
-from nest_ssl.training.bottleneck import BottleneckNotice
-from nest_ssl.training.checkpoint_files import CheckpointFiles
-from nest_ssl.training.command_line import parse_command_line
-from nest_ssl.training.config import load_config
+from nest_ssl.training.callbacks.bottleneck import BottleneckNotice
+from nest_ssl.training.callbacks.monitor import TrainingMonitor
+from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
+from nest_ssl.training.callbacks.progress import TrainingProgress
+from nest_ssl.training.callbacks.ranks import Ranks, leave_with_the_first_process, lost_process
+from nest_ssl.training.callbacks.stopping import StopOnSignal, Stopped
+from nest_ssl.training.callbacks.throughput import Throughput
+from nest_ssl.training.callbacks.timing import ValidationSchedule
+from nest_ssl.training.checkpointing.checkpoint_files import CheckpointFiles
+from nest_ssl.training.checkpointing.continuation import Continuation
+from nest_ssl.training.checks.preflight import DataPreflight, check_configuration
 from nest_ssl.training.console import announce, conclude, messages
-from nest_ssl.training.continuation import Continuation
 from nest_ssl.training.dead_loader import dead_loader, told_once
 from nest_ssl.training.experiment import Experiment, plan_experiment
-from nest_ssl.training.monitor import TrainingMonitor
-from nest_ssl.training.nonfinite import NonFiniteSteps
-from nest_ssl.training.platform import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
-from nest_ssl.training.preflight import DataPreflight, check_configuration
-from nest_ssl.training.progress import TrainingProgress
-from nest_ssl.training.ranks import Ranks, leave_with_the_first_process, lost_process
+from nest_ssl.training.fsdp import ShardedStrategy
 from nest_ssl.training.run_lock import hold_run_folders
-from nest_ssl.training.settings import ExperimentSettings
-from nest_ssl.training.sharding import ShardedStrategy
-from nest_ssl.training.stopping import StopOnSignal, Stopped
-from nest_ssl.training.throughput import Throughput
-from nest_ssl.training.timing import ValidationSchedule
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.folder_lock import lock_folder
-from nest_ssl.training.checkpoint_files import checkpoint_to_continue, newest_last
+from nest_ssl.training.checkpointing.checkpoint_files import checkpoint_to_continue, newest_last
 from nest_ssl.training.experiment import Experiment
 
 _ADVICE = "wait for its end, or give this run a folder of its own (exp_manager.name, exp_dir)"

@@ -9,7 +9,7 @@ from benchmarks import measure
 from benchmarks.ablation import PADDING, PARTS, _as_long_as_the_longest
 from benchmarks.plan import Measurement
 from tests.benchmarks.conftest import MakeJob
-from tests.fast.conftest import NOTHING_RANDOM, build, make_batch
+from tests.model.fast.conftest import NOTHING_RANDOM, build, make_batch
 
 LENGTHS = (16000, 30000, 48000)  # samples
 FEWER_FRAMES = ("tokens, decoder and loss for masked frames only", PADDING)

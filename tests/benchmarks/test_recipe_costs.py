@@ -19,10 +19,10 @@ from benchmarks.recipe_costs import (
     recipes,
     values_row,
 )
-from nest_ssl.doctor.steps import Steps, Trial
-from nest_ssl.presets import preset_folder
-from nest_ssl.training.command_line import CommandLine
-from nest_ssl.training.config import load_config
+from nest_ssl.apps.doctor.steps import Steps, Trial
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
+from nest_ssl.config.presets import preset_folder
 
 CHINESE_PAGE = PAGE.with_suffix(".zh.md")
 

@@ -15,8 +15,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from nest_ssl.checkpoint import archive as archive_module
 from nest_ssl.checkpoint import load_nemo, save_nemo
+from nest_ssl.checkpoint import nemo as archive_module
 from tests.checkpoint.refusal import refused
 
 
@@ -76,7 +76,7 @@ def test_references_to_the_rest_of_the_configuration_are_resolved_in_the_archive
 
 
 def test_the_archive_speaks_nemos_words(tmp_path: Path) -> None:
-    ours = "nest_ssl.modules.conformer.encoder.ConformerEncoder"
+    ours = "nest_ssl.model.conformer.encoder.ConformerEncoder"
     cfg = OmegaConf.create({"encoder": {"_target_": ours}, "train_ds": {"sets": [{"_target_": ours}]}})
     save_nemo(Model(cfg), tmp_path / "model.nemo")
     with tarfile.open(tmp_path / "model.nemo") as tar:

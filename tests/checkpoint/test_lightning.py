@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from nest_ssl.checkpoint import load_lightning_checkpoint, nemo_checkpoint_types
-from nest_ssl.optim import build_optimizer, build_scheduler
+from nest_ssl.training.optim import build_optimizer, build_scheduler
 from tests.checkpoint.refusal import refused
 
 CONFIG = {"rate": 16000, "lr": 1e-6, "betas": [0.9, 0.98], "name": None, "deep": [{"on": True}], "ref": "${rate}"}

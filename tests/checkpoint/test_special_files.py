@@ -16,12 +16,12 @@ from nest_ssl.checkpoint import SavedModel, write_nemo
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from nest_ssl.alignment.recording import Recording
+from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.checkpoint import convert, load_lightning_checkpoint, load_nemo, load_safetensors, restore_config
 from nest_ssl.checkpoint.files import read_config, read_model
-from nest_ssl.encoding.store import file_fingerprint
+from nest_ssl.apps.features.store import file_fingerprint
 from nest_ssl.errors import NestError
-from nest_ssl.training.checkpoint_files import _damage
+from nest_ssl.training.checkpointing.checkpoint_files import _damage
 readers = {
     "model": read_model,
     "config": read_config,

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from nest_ssl.apps.doctor.diagnosis import Diagnosis, Request
+from nest_ssl.apps.doctor.search import Bucket
+from nest_ssl.apps.doctor.steps import Outcome, Trial
+from nest_ssl.apps.doctor.trial import TrialReport
 from nest_ssl.cli.app import app
 from nest_ssl.cli.doctor_output import page
+from nest_ssl.config.command_line import CommandLine
 from nest_ssl.data.dummy import make_dummy_corpus
-from nest_ssl.doctor.diagnosis import Diagnosis, Request
-from nest_ssl.doctor.search import Bucket
-from nest_ssl.doctor.steps import Outcome, Trial
-from nest_ssl.doctor.trial import TrialReport
-from nest_ssl.training.command_line import CommandLine
-from tests.doctor.machines import made_up
+from tests.apps.doctor.machines import made_up
 
 SMALL = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from nest_ssl.apps.export.formats import FORMATS
 from nest_ssl.cli.app import app
-from nest_ssl.export.formats import FORMATS
-from tests.export.saved_models import small_model
+from tests.apps.export.saved_models import small_model
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nest_ssl.cli.app import app
-from tests.export.saved_models import small_model
+from tests.apps.export.saved_models import small_model
 from tests.integration.conftest import SMALL
 
 COMMANDS = [

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nest_ssl.cli.app import app
-from tests.report.example_runs import write_run
+from tests.apps.report.example_runs import write_run
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ import soundfile
 from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
+from nest_ssl.apps.datatools.stats import Histogram
 from nest_ssl.cli.app import app
 from nest_ssl.cli.stats_output import bars, sparkline
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
-from nest_ssl.data.stats import Histogram
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]

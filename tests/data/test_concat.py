@@ -110,5 +110,7 @@ def test_a_worker_with_nothing_to_read_ends() -> None:
     assert list(concat(1, 1, global_rank=0, world_size=2)) == []
     info = type("Info", (), {"id": 1, "num_workers": 2})
     options: dict[str, Any] = {"sampling_technique": "random", "sampling_probabilities": [1.0, 0.0]}
-    with patch("nest_ssl.data.stream.get_worker_info", return_value=info):  # its share of the first dataset is empty
+    with patch(
+        "nest_ssl.data.loading.stream.get_worker_info", return_value=info
+    ):  # its share of the first dataset is empty
         assert list(concat(1, 9, **options)) == []

@@ -14,11 +14,12 @@ import pytest
 import torch
 from torch.utils.data import RandomSampler, SequentialSampler
 
-from nest_ssl.data import AudioNoiseBatch, build_dataloader, tarred_loader
+from nest_ssl.data import AudioNoiseBatch, build_dataloader
 from nest_ssl.data import loader as loader_module
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.loader import DATASET_KEYS
 from nest_ssl.data.paths import PROJECT_ROOT
+from nest_ssl.data.tarred import loader as tarred_loader
 from nest_ssl.errors import ConfigError, ManifestError
 
 KEY = "model.train_ds"

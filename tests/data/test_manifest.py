@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from nest_ssl.data.loading.shared_arrays import SharedArray
 from nest_ssl.data.manifest import Manifest, load_manifest
-from nest_ssl.data.shared_arrays import SharedArray
 from nest_ssl.errors import ManifestError
 
 Writer = Callable[..., str]

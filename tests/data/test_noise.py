@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from nest_ssl.audio import AudioFile, AudioSegment
 from nest_ssl.data import load_noise_audio, load_noise_manifest, sample_noise
+from nest_ssl.data.audio import AudioFile, AudioSegment
 from nest_ssl.data.noise import Numerics, _warn_once
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, ManifestError

@@ -17,7 +17,7 @@ import soundfile
 from typer.testing import CliRunner
 
 import start
-from nest_ssl.alignment.nest_side import main as train_with_saver
+from nest_ssl.apps.alignment.nest_side import main as train_with_saver
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.cli.app import app
 from nest_ssl.data.dummy import make_dummy_corpus
@@ -142,7 +142,7 @@ def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkey
     if arguments[0] == "train":
         arguments += small
     if arguments[0] == "doctor":
-        arguments.append("--no-trial")  # which takes minutes: tests/doctor
+        arguments.append("--no-trial")  # which takes minutes: tests/apps/doctor
     done = CliRunner().invoke(app, arguments)
     finding = 1 if arguments[0] in ("probe", "doctor") or arguments[:2] == ["data", "check"] else 0
     assert done.exit_code in (0, finding), done.output

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 CONFIGURATIONS = sorted(ROOT.glob("config/**/*.yaml"))
-SOURCES = [ROOT / "start.py", *sorted(ROOT.glob("nest_ssl/cli/*.py")), ROOT / "nest_ssl/training/command_line.py"]
+SOURCES = [ROOT / "start.py", *sorted(ROOT.glob("nest_ssl/cli/*.py")), ROOT / "nest_ssl/config/command_line.py"]
 SHELLS = ("bash", "powershell", "console", "sh", "")  # a block without a language may hold a command too
 CONTINUES = r"(?: \\|(?<=\s)`|(?<=\s)\^)\n\s*"  # bash, PowerShell and cmd: the command goes on in the next line
 PROGRAM = re.compile(r"train(?:_with_saver)?\.py\b|nest-ssl (?:train|doctor|align)\b|start\.py (?:train|align)\b")

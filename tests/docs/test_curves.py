@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nest_ssl.training.config import compose
+from nest_ssl.config.compose import compose
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # where the tool, run as a script, finds its neighbours
@@ -87,7 +87,7 @@ def _write_event_file(folder: Path) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
-    from nest_ssl.training.tensorboard import EventFile
+    from nest_ssl.training.loggers.tensorboard import EventFile
 
     file = EventFile(folder, flush_seconds=0.0)
     for step, loss in ((9, 5.5), (19, 5.25)):

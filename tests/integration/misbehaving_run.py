@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.training import hung_loader
+from nest_ssl.training.callbacks import hung_loader
 
 _read = AudioNoiseDataset.read
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from nest_ssl.alignment.nest_side import main as record
+from nest_ssl.apps.alignment.nest_side import main as record
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.training.run import main

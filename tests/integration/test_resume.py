@@ -19,10 +19,10 @@ import pytest
 import torch
 from lhotse import CutSet, Recording
 
+from nest_ssl.apps.datatools.tar_plan import TarOptions
+from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
-from nest_ssl.data.tar_plan import TarOptions
-from nest_ssl.data.tar_writer import make_tarred_sets
 from tests.integration.conftest import SMALL
 from tests.waiting import PATIENCE, wait_until
 

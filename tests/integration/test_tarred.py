@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nest_ssl.apps.datatools.tar_plan import TarOptions
+from nest_ssl.apps.datatools.tar_writer import TarredSet, make_tarred_sets
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
-from nest_ssl.data.tar_plan import TarOptions
-from nest_ssl.data.tar_writer import TarredSet, make_tarred_sets
 from tests.integration.test_distributed import TWO, command, pytestmark, run  # noqa: F401 - the mark is pytest's
 from tests.integration.test_resume import differences, result
 

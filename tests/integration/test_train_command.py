@@ -17,11 +17,11 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training import advice
-from nest_ssl.training.command_line import CommandLine
-from nest_ssl.training.config import load_config
 from nest_ssl.training.run import main
 from tests.integration.conftest import SMALL
 from tests.waiting import PATIENCE

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from nest_ssl.data.tar_plan import TarOptions
-from nest_ssl.data.tar_writer import make_tarred_sets
+from nest_ssl.apps.datatools.tar_plan import TarOptions
+from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
 
 # name, rate, channels, sub-type, seconds: every file has to become 16 kHz mono of at least one second
 FILES = (

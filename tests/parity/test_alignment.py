@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.alignment.compare import compare
-from nest_ssl.alignment.recording import Recording
+from nest_ssl.apps.alignment.compare import compare
+from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.data.dummy import make_dummy_corpus
 from tests.parity.variants import ROOT
 

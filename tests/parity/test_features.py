@@ -12,7 +12,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from nest_ssl.encoding import Encoder, Request, extract
+from nest_ssl.apps.features import Encoder, Request, extract
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 from tests.parity.variants import CONFIG

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from nest_ssl.data.lhotse_data import LHOTSE_KEYS, REFUSED_KEYS
+from nest_ssl.data.lhotse.configured import LHOTSE_KEYS, REFUSED_KEYS
 
 DEFAULTS = """
 import json

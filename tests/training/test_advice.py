@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nest_ssl.training.advice import Setup, advice, data_notice
-from nest_ssl.training.throughput import Spent
+from nest_ssl.training.callbacks.throughput import Spent
 
 STEADY = Spent(
     batches=100, samples=100 * 16000 * 9, padded_samples=100 * 16000 * 10, stepping=98.0, waiting=1.0, between=1.0

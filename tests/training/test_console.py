@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nest_ssl.training.command_line import CommandLine
-from nest_ssl.training.config import load_config
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
 from nest_ssl.training.console import how_to_continue, messages
 from nest_ssl.training.experiment import plan_experiment
 

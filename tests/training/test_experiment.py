@@ -10,10 +10,10 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from nest_ssl.config.machine import Adjustment
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.training import experiment as experiments
 from nest_ssl.training.experiment import Experiment, ExperimentFolder, plan_experiment
-from nest_ssl.training.platform import Adjustment
 
 
 @pytest.fixture(autouse=True)

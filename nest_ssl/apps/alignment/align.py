@@ -1,0 +1,201 @@
+"""Run NeMo and nest_ssl from one configuration, record both, compare them: the proof in one call."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from nest_ssl.apps.alignment.compare import Comparison, Tolerance, compare
+from nest_ssl.apps.alignment.compare_command import save_comparison
+from nest_ssl.apps.alignment.nemo_side import MANIFESTS
+from nest_ssl.apps.alignment.recorder import RecordingError, parse_steps, require_exact
+from nest_ssl.apps.alignment.recording import Recording
+from nest_ssl.apps.alignment.replay import replay
+from nest_ssl.apps.alignment.report import write_report
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
+from nest_ssl.config.machine import Machine, fit_to_machine
+from nest_ssl.data.dummy import make_dummy_corpus
+from nest_ssl.data.paths import resolve_path, split_paths
+from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.folder_lock import LOCK, lock_folder
+
+_log = logging.getLogger(__name__)
+_NEMO_SIDE = Path(__file__).with_name("nemo_side.py")
+_DATASETS = ("train_ds", "validation_ds")
+_CONFIG = "config.yaml"
+_MARK = "# made by nest-ssl align, which may replace everything that it wrote into this folder\n"
+_OWN_FILES = ("nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison.json", "dummy_ssl")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to align: a configuration, how long to train, what to record, where to put it."""
+
+    command: CommandLine
+    output: Path
+    nemo_python: str
+    steps: int = 2
+    save_steps: str | None = None  # the first and the last
+    seed: int = 42
+    replay: bool = False
+    tolerance: Tolerance = field(default_factory=Tolerance)
+
+
+def align(request: Request) -> Comparison:
+    """Both recordings, the comparison of them, and the report, all in `request.output`."""
+    with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
+        return _align(request)
+
+
+def _align(request: Request) -> Comparison:
+    _prepare(request)
+    nemo = _run_nemo(request)
+    nest = _replay(nemo, request.output / "nest") if request.replay else _run_ours(request)
+    _log.info("comparing %d steps", len(nest.steps))
+    comparison = compare(nemo, nest, nest.steps, request.tolerance)
+    write_report(comparison, request.output / "report.html")
+    save_comparison(comparison, request.output / "comparison.json")
+    return comparison
+
+
+def _prepare(request: Request) -> None:
+    """The configuration that both sides get, complete and fit for this machine, as `config.yaml`."""
+    cfg = load_config(request.command)
+    try:
+        require_exact(cfg.model)
+        cfg.save_steps = _steps_to_record(request)
+    except RecordingError as error:
+        raise ConfigError(str(error)) from error
+    cfg.exp_manager, cfg.seed = None, request.seed
+    cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
+    _clear(request.output)
+    fit_to_machine(cfg, Machine.here())
+    (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # before anything else: all of this is ours
+    _settle_manifests(cfg, request.output)
+    (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
+
+
+def _steps_to_record(request: Request) -> list[int]:
+    """As asked for; by default the first and the last, in a replay the first two (it needs the weights before each)."""
+    last = request.steps - 1
+    chosen = request.save_steps or {0, min(1, last) if request.replay else last}
+    steps = list(parse_steps(chosen, "--save-steps"))
+    if steps[-1] > last:
+        raise ConfigError(f"--save-steps: step {steps[-1]} is not among the {request.steps} steps, which begin with 0")
+    return steps
+
+
+def _clear(output: Path) -> None:
+    """An earlier alignment gives way to the new one; a folder of anything else is not touched."""
+    if any(path.name != LOCK for path in output.iterdir()) and not _is_alignment(output):
+        raise NestError(f"{output}: holds other files; give a new folder with --output")
+    for name in _OWN_FILES:
+        path = output / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _is_alignment(output: Path) -> bool:
+    """Whether this command made the folder: anybody's project may have a `config.yaml` and a folder `nemo`."""
+    try:
+        with (output / _CONFIG).open(encoding="utf-8") as file:
+            return file.readline() == _MARK
+    except (OSError, ValueError):
+        return False
+
+
+def _settle_manifests(cfg: DictConfig, output: Path) -> None:
+    """Absolute paths, because the two sides look for relative ones in their own ways; dummy data by default."""
+    train = cfg.model.train_ds
+    if train.manifest_filepath == "data/dummy_ssl/train_manifest.json" and not Path(train.manifest_filepath).is_file():
+        corpus = make_dummy_corpus(output / "dummy_ssl")
+        _log.info("made the dummy data in %s", output / "dummy_ssl")
+        train.manifest_filepath = str(corpus.train_manifest.absolute())
+        cfg.model.validation_ds.manifest_filepath = str(corpus.val_manifest.absolute())
+        return
+    for dataset in (cfg.model.get(name) for name in _DATASETS):
+        for key in MANIFESTS:
+            if dataset is not None and dataset.get(key) is not None:
+                paths = [str(Path(resolve_path(path)).absolute()) for path in split_paths(dataset[key])]
+                dataset[key] = paths if len(paths) > 1 else paths[0]
+
+
+def _run_nemo(request: Request) -> Recording:
+    return _run("NeMo", [request.nemo_python, str(_NEMO_SIDE)], request.output, request.output / "nemo")
+
+
+def _replay(nemo: Recording, folder: Path) -> Recording:
+    """All steps whose weights before the step are there: those of the step before it, or the initial ones."""
+    steps = [step for step in nemo.steps if step == 0 or step - 1 in nemo.steps]
+    for step in nemo.steps:
+        if step not in steps:
+            _log.info("step %d is not replayed: step %d, whose weights it began with, was not recorded", step, step - 1)
+    started = time.monotonic()
+    recording = replay(nemo, steps, folder)
+    _log.info("nest_ssl replayed %d steps in %.0f s", len(steps), time.monotonic() - started)
+    return recording
+
+
+def _run_ours(request: Request) -> Recording:
+    program = [sys.executable, "-m", "nest_ssl.apps.alignment.nest_side"]
+    return _run("nest_ssl", program, request.output, request.output / "nest")
+
+
+def _run(name: str, program: list[str], output: Path, recording: Path) -> Recording:
+    """Train and record in a process of its own; what it prints goes to a log, the recorder's lines to the terminal."""
+    arguments = ["--config-path", str(output), "--config-name", "config", f"output_dir={recording}"]
+    log = recording.with_suffix(".log")
+    started = time.monotonic()
+    _log.info("%s is training; its messages go to %s", name, log)
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [*program, *arguments],
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        try:
+            _follow(process, file, name)
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise NestError(f"{name} failed: {_reason(log)}; all of it is in {log}")
+    _log.info("%s is done in %.0f s", name, time.monotonic() - started)
+    return Recording(recording)
+
+
+def _follow(process: subprocess.Popen[str], file: Any, name: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        file.write(line)
+        file.flush()
+        if line.startswith(("recording ", "recorded step")):
+            _log.info("%s: %s", name, line.strip())
+    process.wait()
+
+
+def _environment() -> Mapping[str, str]:
+    """The same number of threads on both sides, because it decides the order of sums, and our package for our side."""
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    return {"OMP_NUM_THREADS": str(torch.get_num_threads()), **os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"}
+
+
+def _reason(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return lines[-1].removeprefix("error: ") if lines else "no message"

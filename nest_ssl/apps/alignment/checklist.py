@@ -1,0 +1,61 @@
+"""What two runs must have in common to be compared: seed, data, configuration, precision, device, threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from nest_ssl.apps.alignment.nemo_side import MANIFESTS
+
+_OF_THE_RUN = ("seed", "precision", "device", "accumulate_grad_batches")
+_OF_THE_MACHINE = ("torch", "threads")
+_WITHOUT_EFFECT = ("pin_memory", "target", "nemo_version")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that the two runs have differently; None where one has it not."""
+
+    key: str
+    nemo: Any
+    ours: Any
+
+    def __str__(self) -> str:
+        theirs, mine = ("not set" if value is None else value for value in (self.nemo, self.ours))
+        return f"{self.key}: NeMo {theirs}, ours {mine}"
+
+
+def differing_settings(nemo: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Setting]:
+    """What differs between the metadata of two recordings."""
+    theirs, mine = dict(_settings(nemo)), dict(_settings(ours))
+    pairs = (Setting(key, theirs.get(key), mine.get(key)) for key in dict.fromkeys([*theirs, *mine]))
+    return [pair for pair in pairs if pair.nemo != pair.ours]
+
+
+def _settings(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in _OF_THE_RUN:
+        if metadata.get(name) is not None:
+            yield name, metadata[name]
+    versions = metadata.get("versions")
+    for name in _OF_THE_MACHINE:
+        if isinstance(versions, Mapping) and name in versions:
+            yield name, versions[name]
+    yield from _flattened(metadata.get("config") or {}, "model")
+
+
+def _flattened(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Values by dotted key; a class goes by its own name and a file by its own, wherever they are."""
+    name = key.rpartition(".")[2]
+    if name in _WITHOUT_EFFECT or node is None:
+        return
+    if isinstance(node, Mapping):
+        for child, value in node.items():
+            yield from _flattened(value, f"{key}.{child}")
+    elif name == "_target_":
+        yield key, str(node).rpartition(".")[2]
+    elif name in MANIFESTS:
+        yield key, ", ".join(PurePath(str(path)).name for path in (node if isinstance(node, list) else [node]))
+    else:
+        yield key, node

@@ -1,0 +1,417 @@
+"""Compare two recordings, NeMo's and ours, part by part: structure, forward, loss, gradients, layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from nest_ssl.apps.alignment.checklist import Setting, differing_settings
+from nest_ssl.apps.alignment.recorder import dtype_name
+from nest_ssl.apps.alignment.recording import RecordedStep, Recording
+from nest_ssl.errors import CheckpointError
+
+Place = TypeVar("Place")
+CurveName = Literal["loss", "grad_norm", "lr"]
+CURVES: tuple[CurveName, ...] = ("loss", "grad_norm", "lr")
+_TINY = 1e-30
+HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precision
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """Equal enough: `|ours - NeMo's| <= atol + rtol * |NeMo's|` for every number."""
+
+    atol: float = 1e-5
+    rtol: float = 1e-5
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One value of both sides. A note says why it could not be compared number by number."""
+
+    name: str
+    identical: bool  # to the last bit
+    within: bool  # the tolerance
+    max_abs: float = 0.0
+    max_rel: float = 0.0  # of the largest magnitude in NeMo's tensor
+    mean_abs: float = 0.0
+    std: float = 0.0  # of the differences
+    numbers: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    note: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether the difference is a number; else the note says what differs, such as a shape."""
+        return not self.note or 0 < self.max_abs < math.inf
+
+
+@dataclass
+class Section:
+    """Values of one kind, in the order of data; names that only one side has are listed apart."""
+
+    name: str
+    items: list[Compared] = field(default_factory=list)
+    only_nemo: list[str] = field(default_factory=list)
+    only_ours: list[str] = field(default_factory=list)
+
+    @property
+    def mismatches(self) -> list[Compared]:
+        return [item for item in self.items if not item.within]
+
+    @property
+    def matched(self) -> int:
+        return sum(item.within for item in self.items)
+
+    @property
+    def identical(self) -> int:
+        return sum(item.identical for item in self.items)
+
+    @property
+    def worst(self) -> Compared | None:
+        """The largest absolute difference; None where there is none."""
+        return worst_of([(None, item) for item in self.items])[1]
+
+    @property
+    def first_difference(self) -> Compared | None:
+        return next((item for item in self.items if not item.identical), None)
+
+    @property
+    def aligned(self) -> bool:
+        return not self.mismatches
+
+    @property
+    def all_identical(self) -> bool:
+        return self.first_difference is None
+
+
+def worst_of(items: Sequence[tuple[Place, Compared]]) -> tuple[Place | None, Compared | None]:
+    """The largest difference with its place, of those that are numbers if there are any; the first of equal ones."""
+    different = [(place, item) for place, item in items if not item.identical]
+    return max(different, key=lambda pair: (pair[1].measured, pair[1].max_abs), default=(None, None))
+
+
+@dataclass
+class StepComparison:
+    """One step of both runs."""
+
+    step: int
+    losses: tuple[float, float]  # NeMo's, ours
+    batch: Section
+    forward: Section
+    loss: Section
+    gradients: Section
+    weights: Section  # after the optimiser's step; empty in a replay
+    layers: Section
+
+    @property
+    def sections(self) -> list[Section]:
+        """In the order in which a step computes them."""
+        return [self.batch, self.layers, self.forward, self.loss, self.gradients, self.weights]
+
+    @property
+    def aligned(self) -> bool:
+        return all(section.aligned for section in self.sections)
+
+    @property
+    def identical(self) -> bool:
+        return all(section.all_identical for section in self.sections)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """What both runs logged of one step: (NeMo's, ours)."""
+
+    step: int
+    loss: tuple[float, float]
+    grad_norm: tuple[float, float]
+    lr: tuple[float, float]
+
+    def difference(self, name: CurveName) -> float:
+        """Absolute; NaN equals NaN, and differs infinitely from a number.
+
+        Where no frame was masked, NeMo's loss is NaN and ours 0, which is no difference.
+        """
+        theirs, ours = getattr(self, name)
+        both_nan = math.isnan(theirs) and math.isnan(ours)
+        unmasked = name == "loss" and math.isnan(theirs) and ours == 0
+        if theirs == ours or both_nan or unmasked:
+            return 0.0
+        apart = abs(ours - theirs)
+        return math.inf if math.isnan(apart) else apart
+
+    def agrees(self, name: CurveName, tolerance: Tolerance) -> bool:
+        """Whether the two sides of one curve are equal enough here."""
+        apart = self.difference(name)
+        return apart == 0 or apart <= tolerance.atol + tolerance.rtol * abs(getattr(self, name)[0])
+
+    def within(self, tolerance: Tolerance) -> bool:
+        """Whether the two sides agree in everything that they logged of this step."""
+        return all(self.agrees(name, tolerance) for name in CURVES)
+
+
+@dataclass
+class Comparison:
+    """Two whole recordings."""
+
+    nemo: Mapping[str, Any]  # metadata
+    ours: Mapping[str, Any]
+    tolerance: Tolerance
+    structure: Section
+    initial_weights: Section
+    parameters: tuple[int, int]  # numbers in all parameters: NeMo's, ours
+    steps: list[StepComparison]
+    curves: list[CurvePoint]
+
+    @property
+    def placed_sections(self) -> list[tuple[int | None, Section]]:
+        """Every section in the order in which a run computes them, and its step; None before the first."""
+        before: list[tuple[int | None, Section]] = [(None, self.structure), (None, self.initial_weights)]
+        return before + [(step.step, section) for step in self.steps for section in step.sections]
+
+    @property
+    def numbers(self) -> int:
+        """How many were compared, initial weights included."""
+        return sum(item.numbers for _, section in self.placed_sections for item in section.items)
+
+    @property
+    def aligned(self) -> bool:
+        """No mismatch anywhere, also not in the losses and gradient norms of steps that were not recorded whole."""
+        parts = [self.structure.aligned, self.initial_weights.aligned, *(step.aligned for step in self.steps)]
+        return bool(self.steps) and all(parts) and self.first_parting is None
+
+    @property
+    def identical(self) -> bool:
+        """Aligned, and every number the same to the last bit."""
+        parts = [self.structure.all_identical, self.initial_weights.all_identical]
+        parts += [step.identical for step in self.steps]
+        return self.aligned and all(parts) and all(point.within(Tolerance(0, 0)) for point in self.curves)
+
+    @property
+    def first_parting(self) -> CurvePoint | None:
+        """The first step whose loss, gradient norm or learning rate differs beyond the tolerance."""
+        return next((point for point in self.curves if not point.within(self.tolerance)), None)
+
+    @property
+    def differing_settings(self) -> list[Setting]:
+        """Why the two may differ before any of their mathematics does."""
+        return differing_settings(self.nemo, self.ours)
+
+    @property
+    def replayed(self) -> bool:
+        """Our side was fed NeMo's batch, weights, mask and dropout."""
+        return bool(self.ours.get("replay"))
+
+
+def compare(
+    nemo: Recording, ours: Recording, steps: list[int] | None = None, tolerance: Tolerance | None = None
+) -> Comparison:
+    """Compare the given steps, or all that both sides recorded."""
+    tolerance = tolerance or Tolerance()
+    chosen = [step for step in nemo.steps if step in ours.steps] if steps is None else steps
+    if not chosen:
+        raise CheckpointError(f"{nemo.folder} and {ours.folder} have no step in common")
+    half = bool(nemo.metadata.get("half") or ours.metadata.get("half"))
+    return Comparison(
+        nemo=nemo.metadata,
+        ours=ours.metadata,
+        tolerance=tolerance,
+        structure=_compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
+        initial_weights=_compare_initial_weights(nemo, ours, tolerance),
+        parameters=(_parameter_count(nemo), _parameter_count(ours)),
+        steps=[
+            _compare_step(nemo.step(number), ours.step(number), tolerance, half, bool(ours.metadata.get("replay")))
+            for number in chosen
+        ],
+        curves=list(_curves(nemo.metadata, ours.metadata)),
+    )
+
+
+def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
+    """Every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
+    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=dtype_name(theirs))
+    if not _comparable(theirs, ours):
+        note = f"NeMo {list(theirs.shape)} {dtype_name(theirs)}, ours {list(ours.shape)} {dtype_name(ours)}"
+        return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
+    if torch.equal(theirs, ours):
+        return result(identical=True, within=True)
+    a, b = theirs.double(), ours.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    if same.all():  # NaN at the same places
+        return result(identical=True, within=True)
+    distance = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    magnitude = torch.where(a.isfinite(), a.abs(), 0.0)
+    largest = float(distance.max())
+    return result(
+        identical=False,
+        within=bool((distance <= tolerance.atol + tolerance.rtol * magnitude).all()),
+        max_abs=largest,
+        max_rel=largest / max(float(magnitude.max()), _TINY),
+        mean_abs=float(distance.mean()),
+        std=float(distance.std(correction=0)),
+    )
+
+
+def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
+    """Names, shapes, types and kinds (trainable, frozen, buffer) of all tensors."""
+    section = Section("structure")
+    for name in dict.fromkeys([*theirs, *ours]):
+        if name in theirs and name in ours:
+            equal = theirs[name] == ours[name]
+            note = "" if equal else f"NeMo {_described(theirs[name])}, ours {_described(ours[name])}"
+        else:
+            equal = False
+            (section.only_nemo if name in theirs else section.only_ours).append(name)
+            note = "only in NeMo's model" if name in theirs else "only in ours"
+        section.items.append(Compared(name, equal, equal, note=note))
+    return section
+
+
+def _compare_initial_weights(theirs: Recording, ours: Recording, tolerance: Tolerance) -> Section:
+    if ours.metadata.get("replay"):  # they were NeMo's
+        return Section("initial weights")
+    return _compare_tables("initial weights", theirs.initial_weights, ours.initial_weights, tolerance)
+
+
+def _compare_step(
+    theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool, replayed: bool
+) -> StepComparison:
+    """One step; of a replay, what was given to our side (batch, weights, mask) proves nothing and is left out."""
+    their_loss, our_loss = theirs.loss, ours.loss
+    loss = Section("loss", [compare_tensors("loss", their_loss, our_loss, tolerance)])
+    if their_loss.isnan() and our_loss == 0:  # no frame was masked: a known defect of NeMo's
+        note = "no frame was masked: NaN in NeMo, 0 in ours (docs/numerics.md)"
+        loss = Section("loss", [Compared("loss", True, True, numbers=1, note=note)])
+    weights = Section("weights")
+    their_weights, our_weights = theirs.weights, ours.weights
+    if their_weights is not None and our_weights is not None:
+        weights = _compare_tables("weights", their_weights, our_weights, tolerance)
+    batch = Section("batch")
+    their_outputs, our_outputs = theirs.outputs, ours.outputs
+    if replayed:
+        for outputs in (their_outputs, our_outputs):
+            outputs.pop("masks", None)
+    else:
+        batch = _compare_batches(theirs.batch, ours.batch, tolerance)
+    layer_tolerance = Tolerance(tolerance.atol, max(tolerance.rtol, HALF_TOLERANCE)) if half else tolerance
+    return StepComparison(
+        step=theirs.number,
+        losses=(float(their_loss), float(our_loss)),
+        batch=batch,
+        forward=_compare_tables("forward", their_outputs, our_outputs, tolerance),
+        loss=loss,
+        gradients=_compare_tables("gradients", theirs.gradients, ours.gradients, tolerance),
+        weights=weights,
+        layers=_compare_layers(theirs.layers, ours.layers, layer_tolerance),
+    )
+
+
+def _compare_tables(
+    name: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], tolerance: Tolerance
+) -> Section:
+    section = Section(name)
+    for key in dict.fromkeys([*theirs, *ours]):
+        if key in theirs and key in ours:
+            section.items.append(compare_tensors(key, theirs[key], ours[key], tolerance))
+        else:
+            _add_missing(section, key, in_nemo=key in theirs)
+    return section
+
+
+def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
+    """The tensors of a batch; which files they come from is written differently by the two."""
+    their_tensors, our_tensors = (
+        {name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)
+    )
+    return _compare_tables("batch", their_tensors, our_tensors, tolerance)
+
+
+def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
+    """Every call of every layer, in NeMo's order.
+
+    A layer that one side computes without calling it as a layer is listed apart: the layer around it, which is
+    compared, holds its result.
+    """
+    section = Section("layers")
+    calls = sorted(((call, name, i) for name, of in theirs.items() for i, call in enumerate(of)), key=_order)
+    for call, name, index in calls:
+        label = name if len(theirs[name]) == 1 else f"{name} (call {index + 1})"
+        if name in ours and index < len(ours[name]):
+            section.items.append(_compare_call(label, call, ours[name][index], tolerance))
+        elif any(name.startswith(f"{around}.") for around in ours):
+            section.only_nemo.append(label)
+        else:
+            _add_missing(section, label, in_nemo=True)
+    for name in ours:
+        extra = len(ours[name]) - len(theirs.get(name, []))
+        if extra > 0 and any(name.startswith(f"{around}.") for around in theirs):
+            section.only_ours.append(name)
+        elif extra > 0:
+            _add_missing(section, name, in_nemo=False)
+    return section
+
+
+def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Compared:
+    """The worst of a call's tensors. The two sides may pass arguments in another order or more of them, so each of our
+    tensors is held against NeMo's next one of that shape and type; an output must have such a partner."""
+    compared = []
+    for part in ("inputs", "outputs"):
+        left = list(theirs[part].values())
+        for tensor in ours[part].values():
+            partner = next((t for t in left if _comparable(t, tensor)), None)
+            if partner is not None:
+                left = [t for t in left if t is not partner]
+                compared.append((part, compare_tensors(label, partner, tensor, tolerance)))
+            elif part == "outputs" and left:
+                compared.append((part, compare_tensors(label, left[0], tensor, tolerance)))
+    if not compared:
+        return Compared(label, True, True, note="passes no tensor")
+    part, worst = max(compared, key=lambda pair: (not pair[1].within, not pair[1].identical, pair[1].max_abs))
+    outputs = [result for which, result in compared if which == "outputs"]
+    shown = worst if not worst.identical or not outputs else outputs[0]
+    if shown.identical or part == "outputs":
+        return shown
+    return replace(shown, note=shown.note or "its input")
+
+
+def _comparable(theirs: Tensor, ours: Tensor) -> bool:
+    """The same shape and type; whole numbers, which are lengths and tokens, may be of any width."""
+    whole = (torch.int16, torch.int32, torch.int64)
+    return theirs.shape == ours.shape and (
+        theirs.dtype == ours.dtype or (theirs.dtype in whole and ours.dtype in whole)
+    )
+
+
+def _order(entry: tuple[Mapping[str, Any], str, int]) -> int:
+    return int(entry[0]["order"])
+
+
+def _add_missing(section: Section, name: str, in_nemo: bool) -> None:
+    (section.only_nemo if in_nemo else section.only_ours).append(name)
+    note = "only in NeMo's recording" if in_nemo else "only in ours"
+    section.items.append(Compared(name, False, False, math.inf, math.inf, note=note))
+
+
+def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[CurvePoint]:
+    by_step = {entry["step"]: entry for entry in ours.get("history", [])}
+    for entry in theirs.get("history", []):
+        if entry["step"] in by_step:
+            other = by_step[entry["step"]]
+            pairs = ((float(entry[name]), float(other[name])) for name in ("loss", "grad_norm", "lr"))
+            yield CurvePoint(entry["step"], *pairs)
+
+
+def _parameter_count(recording: Recording) -> int:
+    tensors = recording.structure["tensors"].values()
+    return sum(math.prod(tensor["shape"]) for tensor in tensors if tensor["kind"] != "buffer")
+
+
+def _described(tensor: Mapping[str, Any]) -> str:
+    return f"{tensor['shape']} {tensor['dtype']} {tensor['kind']}"

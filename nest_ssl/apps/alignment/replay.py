@@ -1,0 +1,259 @@
+"""Feed our model what NeMo recorded, its batch, weights, mask, dither and dropout, and record what ours makes of it.
+
+What is left to differ is the mathematics alone, so that also a NeMo whose random numbers come in another order can be
+compared with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import nest_ssl
+from nest_ssl.apps.alignment.recorder import (
+    FORMAT,
+    FORWARD_OUTPUTS,
+    LayerListener,
+    RecordedTensors,
+    empty_recording,
+    machine_versions,
+    structure_of,
+    total_norm,
+    write_plain,
+    write_step,
+)
+from nest_ssl.apps.alignment.recording import RecordedStep, Recording
+from nest_ssl.checkpoint.config import config_of_values
+from nest_ssl.checkpoint.restore import refuse_larger_model
+from nest_ssl.checkpoint.weights import refuse_other_kinds
+from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.errors import NestError, one_line
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+
+_MOST_THREADS = 1024
+Layers = Mapping[str, list[dict[str, Any]]]
+
+
+def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
+    """Our recording of the same steps, made from NeMo's."""
+    _check_replayable(theirs)
+    model = _build(theirs)
+    empty_recording(folder)
+    with _threads(theirs):
+        history = [_replay_step(model, theirs, number, folder) for number in steps]
+        versions = {"nest_ssl": nest_ssl.__version__, **machine_versions()}
+    write_plain(structure_of(model), folder / "model_structure.pkl")
+    write_plain(
+        {
+            **theirs.metadata,
+            "format": FORMAT,
+            "side": "nest_ssl",
+            "versions": versions,
+            "replay": True,
+            "history": history,
+        },
+        folder / "metadata.pkl",
+    )
+    return Recording(folder)
+
+
+def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
+    config = theirs.metadata.get("config")
+    if not isinstance(config, dict):
+        raise NestError(f"{theirs.folder}: holds no model configuration to build ours from; record it again")
+    cfg = config_of_values(config, theirs.folder / "metadata.pkl")
+    with _as_one_line(theirs, "no model can be built from it"):
+        refuse_larger_model(cfg, theirs.initial_weights)
+        model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
+    if _precision(theirs) == "64-true":
+        model = model.double()
+    return model.train()
+
+
+def _replay_step(
+    model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path
+) -> dict[str, Any]:
+    with _as_one_line(theirs, f"step {number} cannot be replayed"):
+        return _follow(model, theirs, number, folder)
+
+
+def _follow(model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path) -> dict[str, Any]:
+    step = theirs.step(number)
+    _load_weights_before(model, theirs, number)
+    layers, batch = step.layers, step.batch
+    dither = model.preprocessor.dither
+    with _given(model, step, layers) as outputs, _computing_as(theirs):
+        listener = LayerListener(model)
+        dither_hook = _give_dither(model, layers)
+        model.zero_grad()
+        loss = model.predict_masked(_as_batch(batch)).loss
+        listener.detach()
+        dither_hook.remove()
+    model.preprocessor.dither = dither
+    loss.backward()
+    gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    summary = {
+        "step": number,
+        "loss": float(loss.detach()),
+        "grad_norm": total_norm(gradients.values()),
+        "lr": step.metadata.get("lr", 0.0),
+    }
+    write_step(folder, summary, RecordedTensors(batch, outputs, loss.detach(), gradients, None, listener.by_layer()))
+    return summary
+
+
+@contextlib.contextmanager
+def _as_one_line(theirs: Recording, what: str) -> Iterator[None]:
+    """Settings and tensors that nobody would record can make anything fail."""
+    try:
+        yield
+    except NestError:
+        raise
+    except Exception as error:
+        raise NestError(f"{theirs.folder}: {what}: {one_line(error)}") from error
+
+
+def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> None:
+    """The weights that a step began with: the initial ones, or those after the step before it."""
+    weights = theirs.initial_weights if number == 0 else theirs.step(number - 1).weights
+    if weights is None:
+        raise NestError(f"{theirs.folder}: step {number - 1} has no weights, so step {number} cannot be replayed")
+    refuse_other_kinds(weights, model.state_dict(), theirs.folder)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise NestError(f"{theirs.folder}: its weights do not fit our model: {' '.join(str(error).split())}") from error
+
+
+@contextlib.contextmanager
+def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Iterator[dict[str, Tensor]]:
+    """While this is open, masks and dropout are the recorded ones; yields what the model's forward returns."""
+    mask = step.outputs["masks"][:, 0].bool()  # (B, D, T) -> (B, T): the same for all features
+    hooks = [
+        module.register_forward_hook(_RecordedDropout(name, layers))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Dropout) and module.p > 0
+    ]
+    forward: Any = model.forward
+    outputs: dict[str, Tensor] = {}
+
+    def listening(*args: Any, **kwargs: Any) -> Any:
+        results = forward(*args, **kwargs)
+        outputs.update(zip(FORWARD_OUTPUTS, (result.detach() for result in results), strict=True))
+        return results
+
+    vars(model.mask_processor)["blocks"] = lambda lengths, frames: mask
+    vars(model)["forward"] = listening
+    try:
+        yield outputs
+    finally:
+        del vars(model)["forward"]
+        del vars(model.mask_processor)["blocks"]
+        for hook in hooks:
+            hook.remove()
+
+
+class _RecordedDropout:
+    """Drops what NeMo's dropout of that name dropped, call by call."""
+
+    def __init__(self, name: str, layers: Layers) -> None:
+        self._name = name
+        self._calls = iter(layers.get(name, []))
+
+    def __call__(self, module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        call = next(self._calls, None)
+        if call is None:
+            raise NestError(f"{self._name}: its dropout was not recorded; record all layers, or with dropout 0")
+        (x,), kept = args, call["outputs"]["0"] != 0  # where x itself was 0, either answer gives 0
+        if kept.shape != x.shape:
+            raise NestError(f"{self._name}: NeMo dropped from {list(kept.shape)}, ours has {list(x.shape)}")
+        return x * kept.to(x.dtype).div_(1 - module.p)  # type: ignore[operator]  # as PyTorch does
+
+
+def _give_dither(model: EncDecDenoiseMaskedTokenPredModel, layers: Layers) -> Any:
+    """Replace the preprocessor's signals by NeMo's with its dither, after they were compared as they came.
+
+    NeMo adds dither in place, in the layer inside its preprocessor: what that overwrote is the dithered signal.
+    """
+    dithered = [
+        next(iter(call.get("changed", {}).values()), None) for call in layers.get("preprocessor.featurizer", [])
+    ]
+    if model.preprocessor.dither > 0 and (not dithered or any(signal is None for signal in dithered)):
+        raise NestError("its dither was not recorded; record all layers, or with model.preprocessor.dither=0")
+    model.preprocessor.dither = 0.0
+    signals = iter(dithered)
+
+    def with_dither(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        signal = next(signals, None)
+        return args, kwargs if signal is None else {**kwargs, "input_signal": signal}
+
+    return model.preprocessor.register_forward_pre_hook(with_dither, with_kwargs=True)
+
+
+def _as_batch(batch: Mapping[str, Any]) -> AudioNoiseBatch:
+    names = ("audio", "audio_len", "noise", "noise_len", "noisy_audio", "noisy_audio_len")
+    missing = [name for name in names if not isinstance(batch.get(name), Tensor)]
+    if missing:
+        raise NestError(f"the recorded batch has no {missing[0]}; record it again")
+    return AudioNoiseBatch(sample_id=[], **{name: batch[name].clone() for name in names})
+
+
+def _precision(theirs: Recording) -> str:
+    return str(theirs.metadata.get("precision", "32-true"))
+
+
+@contextlib.contextmanager
+def _threads(theirs: Recording) -> Iterator[None]:
+    """As many threads as NeMo had: they decide the order of sums."""
+    own, recorded = torch.get_num_threads(), str(theirs.metadata.get("versions", {}).get("threads", ""))
+    torch.set_num_threads(min(int(recorded), _MOST_THREADS) if recorded.isdecimal() and int(recorded) else own)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(own)
+
+
+@contextlib.contextmanager
+def _computing_as(theirs: Recording) -> Iterator[None]:
+    """NeMo's precision: what Lightning sets up around a training step."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if _precision(theirs) == "64-true" else default)
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=_precision(theirs) == "bf16-mixed"):
+            yield
+    finally:
+        torch.set_default_dtype(default)
+
+
+def _check_replayable(theirs: Recording) -> None:
+    """Everything random must be in the recording; what cannot be is refused by name."""
+    config = theirs.metadata.get("config") or {}
+    nodes = {name: node for name, node in config.items() if isinstance(node, dict)}
+    encoder, features = nodes.get("encoder", {}), nodes.get("preprocessor", {})
+    contexts = encoder.get("att_context_size")
+    several = isinstance(contexts, list) and contexts and isinstance(contexts[0], list) and len(contexts) > 1
+    reasons = {
+        "the layers in half precision; record with save_half=false": theirs.metadata.get("half"),
+        "accumulated gradients; record with trainer.accumulate_grad_batches=1": (
+            theirs.metadata.get("accumulate_grad_batches", 1) != 1
+        ),
+        "half precision; record with trainer.precision=32": _precision(theirs).startswith("16"),
+        "stochastic depth; record with model.encoder.stochastic_depth_drop_prob=0": (
+            encoder.get("stochastic_depth_drop_prob")
+        ),
+        "several attention contexts; record with one": several,
+        "fused attention with dropout; record with model.encoder.dropout_att=0": (
+            encoder.get("use_pytorch_sdpa") and encoder.get("dropout_att")
+        ),
+        "random narrow-band audio; record with model.preprocessor.nb_augmentation_prob=0": (
+            features.get("nb_augmentation_prob")
+        ),
+    }
+    for reason, applies in reasons.items():
+        if applies:
+            raise NestError(f"{theirs.folder}: cannot be replayed, for it has {reason}")

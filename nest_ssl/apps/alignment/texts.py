@@ -1,0 +1,240 @@
+"""The words of the HTML report, in English and Chinese, and numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from nest_ssl.apps.pages.text import Html, Phrases, Words, escaped
+
+
+def note_words(note: str) -> Words:
+    """A comparison's note; one that is not in the table is shown as it is."""
+    chinese = NOTES.get(note, note)
+    return Words(escaped(note), escaped(chinese))
+
+
+def difference(value: float) -> str:
+    """1.2e-07; exactly 0 is `0`, and only that."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "∞"
+    return "0" if value == 0 else f"{value:.1e}"
+
+
+def number(value: float) -> Html:
+    """The same within a sentence, where no line may end inside it."""
+    return Html(f'<span class="number">{difference(value)}</span>')
+
+
+def measured(value: float) -> str:
+    """A loss or norm, with all digits that single precision has."""
+    return f"{value:.9g}" if math.isfinite(value) else {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
+
+
+TEXTS: dict[str, tuple[str, str]] = {
+    "title": ("NeMo and nest_ssl, number by number", "NeMo 与 nest_ssl 逐数比较"),
+    "nemo": ("NeMo", "NeMo"),
+    "ours": ("nest_ssl", "nest_ssl"),
+    # verdict
+    "identical": ("Bit-identical", "逐位一致"),
+    "within": ("Equal within tolerance", "在容差内一致"),
+    "different": ("Different", "不一致"),
+    "rests_identical": (
+        "{steps:step}, {calls:layer call}, {tensors:tensor}: all {numbers} numbers are the same to the last bit.",
+        "比较了 {steps} 步、{calls} 次层调用、{tensors} 个张量：全部 {numbers} 个数值逐位相同。",
+    ),
+    "rests_within": (
+        "{steps:step}, {calls:layer call}, {tensors:tensor}, {numbers} numbers compared: "
+        "every one agrees within the tolerance, {equal} of {values} values to the last bit.",
+        "比较了 {steps} 步、{calls} 次层调用、{tensors} 个张量、{numbers} 个数值："
+        "全部在容差内，{values} 项中 {equal} 项逐位相同。",
+    ),
+    "rests_different": (
+        "{mismatches} of {values} values compared disagree beyond the tolerance "
+        "({steps:step}, {calls:layer call}, {tensors:tensor}, {numbers} numbers).",
+        "{values} 项中有 {mismatches} 项超出容差"
+        "（共 {steps} 步、{calls} 次层调用、{tensors} 个张量、{numbers} 个数值）。",
+    ),
+    "no_step": ("No step was compared.", "没有比较任何一步。"),
+    "settings_differ": (
+        "The two runs were not set up alike: {settings} ({more} more).",
+        "双方的设置不同：{settings}（另有 {more} 项）。",
+    ),
+    "other_stream": (
+        "NeMo {version} does not draw the random numbers of NeMo {ours}, which nest_ssl follows: "
+        "compare the mathematics with <code>nest-ssl align --replay</code>.",
+        "NeMo {version} 的随机数顺序与 nest_ssl 所遵循的 NeMo {ours} 不同："
+        "请用 <code>nest-ssl align --replay</code> 比较计算本身。",
+    ),
+    "curves_part": (
+        "Every recorded step agrees; loss, gradient norm or learning rate parts at step {step}. "
+        "Record that step whole: <code>--save-steps {step}</code>.",
+        "记录的各步均一致；损失、梯度范数或学习率自第 {step} 步起分开。"
+        "请完整记录该步：<code>--save-steps {step}</code>。",
+    ),
+    "look_here": ("Look here first", "从这里查起"),
+    "first_layer": (
+        "{name} is the first layer in data order that diverges: step {step}, call {position} of {calls}, "
+        "largest difference {absolute} (relative {relative}).",
+        "按数据流顺序，{name} 是第一个出现差异的层："
+        "第 {step} 步，第 {position}/{calls} 次调用，最大差异 {absolute}（相对 {relative}）。",
+    ),
+    "first_bit": (
+        "The first bit differs earlier, within the tolerance: {name} ({section}), {absolute}.",
+        "更早已有容差内的位差异：{name}（{section}），{absolute}。",
+    ),
+    "before_layers": (
+        "Before any layer there is a mismatch in {section}: {name}, {absolute}. It may explain all that follows.",
+        "在所有层之前，{section}中已有不一致：{name}，{absolute}。后面的差异可能由此而来。",
+    ),
+    "no_layer": (
+        "No layer diverges. The first mismatch is in {section}: {name}, {absolute}.",
+        "所有层均一致。第一处不一致在{section}：{name}，{absolute}。",
+    ),
+    "worst": (
+        "Worst difference: {absolute} (relative {relative}), {name} ({section}).",
+        "最大差异：{absolute}（相对 {relative}），{name}（{section}）。",
+    ),
+    "place": ("{name}, step {step}", "{name}，第 {step} 步"),
+    "curves_equal": (
+        "Loss and gradient norm are also the same to the last bit at all {steps:logged step}.",
+        "全部 {steps} 个记录步的损失与梯度范数也逐位相同。",
+    ),
+    "curves_differ": (
+        "<strong>Loss or gradient norm differs from step {step} on</strong>, by at most {worst} ({steps:logged step}).",
+        "在 {steps} 个记录步中，<strong>损失或梯度范数自第 {step} 步起不同</strong>（最大 {worst}）。",
+    ),
+    "replayed": (
+        "Replay: our model was fed NeMo's batch, weights, mask and dropout. "
+        "The mathematics is compared, the random streams are not.",
+        "重放：我们的模型使用了 NeMo 的批次、权重、掩码和 dropout。比较的是计算本身，不包括随机数流。",
+    ),
+    "independent": (
+        "Not a replay: both sides drew their own data, weights, mask and dropout from the same seed.",
+        "非重放：双方用同一随机种子各自产生数据、权重、掩码和 dropout。",
+    ),
+    "tile_steps": ("Steps compared", "比较的步"),
+    "tile_calls": ("Layer calls", "层调用"),
+    "tile_tensors": ("Tensors", "张量"),
+    "tile_numbers": ("Numbers", "数值"),
+    "tile_parameters": ("Parameters", "参数量"),
+    # parts
+    "parts": ("Part by part", "各部分结果"),
+    "structure": ("model structure", "模型结构"),
+    "initial weights": ("initial weights", "初始权重"),
+    "batch": ("batch", "批次"),
+    "layers": ("layers", "各层"),
+    "forward": ("forward outputs", "前向输出"),
+    "loss": ("loss", "损失"),
+    "gradients": ("gradients", "梯度"),
+    "weights": ("updated weights", "更新后权重"),
+    "part": ("Part", "部分"),
+    "matched": ("Matched", "匹配"),
+    "identical_count": ("Bit-identical", "逐位相同"),
+    "worst_absolute": ("Worst absolute", "最大绝对差"),
+    "worst_relative": ("Worst relative", "最大相对差"),
+    "where": ("Where", "位置"),
+    "by_step": ("Step by step", "逐步结果"),
+    "step": ("step {step}", "第 {step} 步"),
+    "choose_step": ("Step", "步"),
+    "not_compared": ("not compared", "未比较"),
+    "legend_identical": ("same to the last bit", "逐位相同"),
+    "legend_within": ("within tolerance", "容差内"),
+    "legend_different": ("beyond tolerance", "超出容差"),
+    # charts
+    "layer_errors": ("Error of each layer, in data order", "各层误差（按数据流顺序）"),
+    "layer_chart": (
+        "Largest absolute difference of each of {calls:layer call} at step {step}, on a logarithmic scale: "
+        "{equal} equal (●), {within} within tolerance (○), {beyond} beyond (◆).",
+        "第 {step} 步 {calls} 次层调用各自的最大绝对差（对数坐标）："
+        "{equal} 相同（●），{within} 在容差内（○），{beyond} 超出（◆）。",
+    ),
+    "no_layers": ("No layer was recorded at this step.", "这一步没有记录任何层。"),
+    "point_here": ("Point at the plot to read its values.", "将指针移到图上查看数值。"),
+    "exactly_equal": ("exactly equal", "完全相等"),
+    "not_comparable": ("not comparable", "无法比较"),
+    "tolerance_rule": (
+        "A number agrees if |ours − NeMo's| ≤ {atol} + {rtol} × |NeMo's|; "
+        "the line shows {atol}, so a point above it can still agree by the relative part.",
+        "若 |我方 − NeMo| ≤ {atol} + {rtol} × |NeMo| 则视为一致；图中虚线为 {atol}，线上方的点仍可能因相对部分而一致。",
+    ),
+    "stripes": (
+        "Stripes are blocks of the model; a bare number is that layer of the encoder.",
+        "条纹表示模型的各个模块；单独的数字是编码器的层号。",
+    ),
+    "half_rule": (
+        "Layers were stored in half precision; for them the relative part is at least {rtol}.",
+        "各层以半精度保存；对它们相对部分至少为 {rtol}。",
+    ),
+    "curves": ("Loss and gradient norm", "损失与梯度范数"),
+    "curve_loss": ("Loss", "损失"),
+    "curve_grad_norm": ("Gradient norm", "梯度范数"),
+    "curve_caption": (
+        "{what} over {steps:step}: bit-identical at {equal}, largest difference {worst}.",
+        "{what}，{steps} 步：{equal} 步逐位相同，最大差异 {worst}。",
+    ),
+    "no_curves": ("The runs logged no step in common.", "两次运行没有共同的记录步。"),
+    "lr_equal": ("Learning rate: the same at every step.", "学习率：每一步都相同。"),
+    "lr_differs": ("Learning rate: differs from step {step} on.", "学习率：自第 {step} 步起不同。"),
+    # tables
+    "tables": ("Tables", "明细表"),
+    "search": ("Find by name", "按名称查找"),
+    "no_match": ("no name matches", "没有匹配的名称"),
+    "table_summary": ("{matched} of {total} match", "{matched}/{total} 匹配"),
+    "table_empty": ("nothing to compare", "没有可比较的内容"),
+    "column_order": ("No.", "序号"),
+    "column_name": ("Name", "名称"),
+    "column_result": ("Largest difference", "最大差异"),
+    "column_side": ("Side", "一方"),
+    "column_relative": ("Relative", "相对"),
+    "column_mean": ("Mean", "平均"),
+    "column_std": ("Std", "标准差"),
+    "column_shape": ("Shape", "形状"),
+    "column_note": ("Note", "说明"),
+    "unlisted": (
+        "{count:more row}, not listed: bit-identical, or nearer than those above.",
+        "另有 {count} 行未列出：逐位相同，或差异小于以上各行。",
+    ),
+    "unlisted_identical": ("{count:more row}, all bit-identical, not listed.", "另有 {count} 行未列出，全部逐位相同。"),
+    "one_sided": ("Names that only one side has", "只有一方具有的名称"),
+    "only_nemo": ("only in NeMo", "仅 NeMo"),
+    "only_ours": ("only in nest_ssl", "仅 nest_ssl"),
+    "reason_around": (
+        "not called as a layer on the other side; the layer around it holds its result and is compared",
+        "另一方不以层的形式调用它；包含它的层含有其结果，已参与比较",
+    ),
+    "reason_missing": ("the other side has nothing of that name: a mismatch", "另一方没有同名项：不一致"),
+    # environment
+    "environment": ("Both sides", "双方环境"),
+    "setting": ("Setting", "项目"),
+    "system": ("system", "系统"),
+    "threads": ("threads", "线程数"),
+    "precision": ("precision", "精度"),
+    "device": ("device", "设备"),
+    "seed": ("seed", "随机种子"),
+    "accumulate_grad_batches": ("accumulated batches", "梯度累积批数"),
+    "tolerance": ("tolerance", "容差"),
+    "differs": ("differs", "不同"),
+    "config": ("Model configuration (YAML)", "模型配置（YAML）"),
+    "config_of": ("Model configuration of {side} (YAML)", "{side} 的模型配置（YAML）"),
+    "config_differs": ("Configuration keys that differ", "不同的配置键"),
+    "config_same": ("Both model configurations are the same.", "双方模型配置相同。"),
+    "again": ("Make this report again", "重新生成本报告"),
+    "again_run": (
+        "Run both sides and compare, with this run's configuration and overrides:",
+        "用本次的配置与覆盖项运行双方并比较：",
+    ),
+    "again_compare": ("Compare two recordings that exist:", "比较已有的两份记录："),
+}
+
+words = Phrases(TEXTS)
+
+NOTES: dict[str, str] = {
+    "only in NeMo's recording": "仅在 NeMo 的记录中",
+    "only in NeMo's model": "仅在 NeMo 的模型中",
+    "only in ours": "仅在我方",
+    "passes no tensor": "不传递张量",
+    "its input": "其输入",
+    "no frame was masked: NaN in NeMo, 0 in ours (docs/numerics.md)": "无掩码帧：NeMo 为 NaN，我方为 0",
+}

@@ -1,0 +1,1 @@
+"""Commands that make, check, describe and pack data sets."""

@@ -1,0 +1,182 @@
+"""What one process finds out about some lines of a manifest: whether they are entries, and what their audio is like."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from nest_ssl.apps.datatools.line_facts import Header, LineFacts, categories
+from nest_ssl.data.audio import AudioFile, ChannelSelector
+from nest_ssl.data.audio.bandwidth import Hertz, measure_bandwidth
+from nest_ssl.data.audio.loudness import Loudness, measure_loudness
+from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
+from nest_ssl.data.paths import real_name
+from nest_ssl.data.problems import (
+    LENGTH_TOLERANCE,
+    Problem,
+    broken,
+    check_offset,
+    file_name,
+    length_problem,
+    problem,
+    read_entry,
+    seconds_in_file,
+)
+from nest_ssl.errors import AudioError
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What counts as a problem."""
+
+    sample_rate: int | None = None  # None: any, since training resamples
+    channel_selector: ChannelSelector = None
+    tolerance: Seconds = LENGTH_TOLERANCE
+    quick: bool = False  # headers only, which do not tell of damaged, silent or NaN samples
+    ignored: frozenset[str] = frozenset()  # kinds of problems that are none
+    facts: bool = False  # tell more about each line than what is wrong with it
+    min_bandwidth: Hertz | None = None  # None: any is no problem, but is told
+
+
+class Block(NamedTuple):
+    """Some lines of a manifest, the first of which has this number."""
+
+    manifest: str
+    first: int
+    content: bytes
+
+
+class CheckedLine(NamedTuple):
+    """What is known about one line; without a fingerprint it is no entry at all."""
+
+    number: int
+    problems: tuple[Problem, ...]
+    fingerprint: int | None = None  # the same for the same part of the same file
+    file: int = 0  # the same for the same file
+    offset: Seconds = 0.0
+    said: Seconds = math.nan  # the manifest's duration
+    seconds: Seconds = 0.0
+    sample_rate: int | None = None
+    facts: LineFacts | None = None  # if the rules ask for them
+    bandwidth: Hertz = math.nan
+
+
+class ParsedLine(NamedTuple):
+    """All that one line says, and the fields of it that matter."""
+
+    value: dict[str, Any]
+    row: Row
+
+
+@dataclass
+class CheckedAudio:
+    """What is known of a line's audio, up to where reading it failed."""
+
+    problems: list[Problem] = field(default_factory=list)
+    seconds: Seconds = 0.0
+    sample_rate: int | None = None  # of audio that can be used
+    header: Header | None = None
+    loudness: Loudness | None = None
+    bandwidth: Hertz = math.nan  # of a header, half of its rate
+
+
+def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
+    """Check every line of the block that is not blank."""
+    return [_check_line(block.manifest, number, line, rules) for number, line in numbered_lines(*block[1:])]
+
+
+def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Problem:
+    """What one line says or, if it is no entry, the problem that it is."""
+    try:
+        value = parse_json(line)
+        return ParsedLine(value, parse_value(value))
+    except ValueError as error:
+        place = f"{manifest}:{number}"
+        return Problem("bad_line", "", place, f"{place}: {error}")
+
+
+def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> CheckedLine:
+    parsed = parse_or_problem(manifest, number, line)
+    if isinstance(parsed, Problem):
+        return CheckedLine(number, () if "bad_line" in rules.ignored else (parsed,))
+    value, row = parsed
+    entry = row.entry(manifest, number)
+    audio = check_entry(entry, rules)
+    facts = None
+    if rules.facts:
+        facts = LineFacts(categories(value), not math.isnan(row.shard), audio.header, audio.loudness)
+    return CheckedLine(
+        number,
+        tuple(audio.problems),
+        *_fingerprints(entry),
+        entry.offset,
+        row.duration,
+        audio.seconds,
+        audio.sample_rate,
+        facts,
+        audio.bandwidth,
+    )
+
+
+def check_entry(entry: ManifestEntry, rules: Rules) -> CheckedAudio:
+    """Read an entry's audio, or its header, and tell what is wrong with it."""
+    audio = CheckedAudio()
+    try:
+        _check_audio(entry, rules, audio)
+    except AudioError as error:
+        audio.problems.append(broken(entry, error, "skipped"))
+    audio.problems = [found for found in audio.problems if found.kind not in rules.ignored]
+    return audio
+
+
+def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> None:
+    """Add what is found to `audio`, which keeps it if an AudioError says that the audio cannot be used."""
+    several = not isinstance(entry.audio_file, str)
+    with AudioFile(file_name(entry)) as file:
+        audio.header = Header.of(file)
+        if several:
+            audio.header = audio.header._replace(channels=len(entry.audio_file))
+        rate = file.sample_rate
+        if rules.quick and not several:
+            audio.seconds, audio.problems = _by_its_header(entry, file, rules)
+        else:
+            samples, audio.problems = read_entry(
+                entry,
+                channel_selector=rules.channel_selector,
+                tolerance=rules.tolerance,
+                file=None if several else file,
+            )
+            audio.seconds = len(samples) / rate
+            audio.bandwidth = measure_bandwidth(samples, rate)
+            if rules.facts and not rules.quick:
+                audio.loudness = measure_loudness(samples, rate)
+    audio.sample_rate = rate
+    if rules.quick:
+        audio.bandwidth = rate / 2
+    if rules.min_bandwidth is not None and audio.bandwidth < rules.min_bandwidth:
+        audio.problems.append(problem(entry, "narrow_band", f"holds no sound above {audio.bandwidth:g} Hz"))
+    if rules.sample_rate not in (None, rate):
+        audio.problems.append(problem(entry, "sample_rate", f"has {rate} Hz, not {rules.sample_rate}"))
+
+
+def _by_its_header(entry: ManifestEntry, file: AudioFile, rules: Rules) -> tuple[Seconds, list[Problem]]:
+    """As `read_entry`, as far as one can tell without reading."""
+    file_seconds = seconds_in_file(file)
+    check_offset(entry, file_seconds)
+    if entry.offset == file_seconds:
+        raise AudioError(f"{file_name(entry)}: has no samples at offset {entry.offset:g} s", "empty")
+    if file.channels > 1 and rules.channel_selector is None:
+        raise AudioError(f"{file_name(entry)}: has {file.channels} channels", "channels")
+    seconds = file_seconds - entry.offset
+    if entry.duration is not None:
+        seconds = min(seconds, entry.duration)
+    length = length_problem(entry, seconds, file_seconds, rules.tolerance)
+    return 0.0 if math.isnan(seconds) else seconds, [] if length is None else [length]
+
+
+def _fingerprints(entry: ManifestEntry) -> tuple[int, int]:
+    """Of the part and of the file: two of ten million that differ are taken for the same once in 300,000 checks."""
+    names = [entry.audio_file] if isinstance(entry.audio_file, str) else entry.audio_file
+    file = "\0".join(map(real_name, names))
+    return fingerprint(f"{file}\0{entry.offset}\0{entry.duration}"), fingerprint(file)

@@ -1,0 +1,278 @@
+"""Make a manifest from folders of audio: every file is read, and what training could not use is named and left out.
+
+What was found out about a file is written down at once beside the output, so that a run which was stopped goes on with
+the files that are left. The manifests themselves appear when all is done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+from nest_ssl.apps.datatools.audio_folder import AudioName, read_folders
+from nest_ssl.apps.datatools.check import Findings, record
+from nest_ssl.apps.datatools.check_lines import Rules, check_entry
+from nest_ssl.apps.datatools.clean_manifests import new_file
+from nest_ssl.apps.datatools.labels import Labels
+from nest_ssl.apps.datatools.processes import in_processes
+from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
+from nest_ssl.data.audio.ffmpeg import convert, find_ffmpeg
+from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.data.problems import Problem
+from nest_ssl.errors import AudioError, NestError
+
+_FILES_AT_ONCE = 16
+Progress = Callable[[int, int, Findings], None]  # files that are done, and all; what was found
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """One file as it was found: how long it is, or what is wrong with it."""
+
+    file: str
+    used: str = ""  # the file to train on: itself, or what was made of it
+    duration: float = 0.0
+    sample_rate: int = 0
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True)
+class ManifestOptions:
+    """What is read and how."""
+
+    rules: Rules = field(default_factory=Rules)
+    convert_to: Path | None = None  # a folder for what only ffmpeg reads
+    workers: int = 1
+    force: bool = False  # replace manifests that exist
+
+
+@dataclass
+class Made:
+    """What was written, and what was found on the way."""
+
+    findings: Findings
+    lines: int
+    others: dict[str, int]  # files that are no audio, by suffix
+    resumed: int = 0  # files that an earlier run had read
+    converted: int = 0
+    split: Split | None = None
+
+
+def make_manifest(
+    folders: Sequence[Path],
+    output: Path,
+    options: ManifestOptions,
+    *,
+    labels: Sequence[Labels] = (),
+    val: Path | None = None,
+    share: float = 0.0,
+    grouping: Grouping | None = None,
+    seed: int = 0,
+    report: Path | None = None,
+    progress: Progress | None = None,
+) -> Made:
+    """Write the manifest of all audio below the folders, and of a share of it that is held out to `val`.
+
+    All problems go to `report`.
+    """
+    refuse_existing([output] if val is None else [output, val], options.force)
+    content = read_folders(folders, without=options.convert_to)
+    if not content.audio:
+        raise NestError(f"{', '.join(map(str, folders))}: has no audio files")
+    made = Made(Findings(), 0, dict(content.others.most_common()))
+    rows: list[dict[str, Any]] = []
+    groups: list[str | None] = []
+    done = 0
+    with _Journal(output, options) as journal, _report(report) as listing:
+        known = journal.read()
+        for audio, facts in _facts(content.audio, known, journal, options, made):
+            done += 1
+            _take_note(facts, made.findings)
+            listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
+            if not facts.problems:
+                made.converted += facts.used != facts.file
+                path = _seen_from(facts.used, output.parent)
+                row = {"audio_filepath": path, "duration": facts.duration}
+                for label in labels:
+                    row.update(label.of(audio))
+                rows.append(row)
+                groups.append((grouping or Grouping()).of(row, audio.name))
+            if progress is not None:
+                progress(done, len(content.audio), made.findings)
+        if not rows:
+            raise NestError(f"none of {len(content.audio):,} audio files can be used: {_first(made.findings)}")
+        if val is not None:
+            refuse_no_groups(groups, grouping or Grouping(), set().union(*rows), "these files")
+            made.split = hold_out(groups, [row["duration"] for row in rows], share, seed)
+        made.lines = len(rows)
+        _write(rows, output, val, made.split)
+        journal.finished = True
+    return made
+
+
+def _facts(
+    audio: Sequence[AudioName], known: dict[str, FileFacts], journal: _Journal, options: ManifestOptions, made: Made
+) -> Iterator[tuple[AudioName, FileFacts]]:
+    """What is known of every file, in order; what an earlier run knew is not read again."""
+    program = find_ffmpeg()
+    look = partial(_look_at, rules=options.rules, convert_to=options.convert_to, program=program)
+    blocks = [audio[start : start + _FILES_AT_ONCE] for start in range(0, len(audio), _FILES_AT_ONCE)]
+    work = ((block, ([one for one in block if _still(one, known) is None],)) for block in blocks)
+    results = in_processes(
+        look, work, options.workers, died_at=lambda block: f"{block[0].file}: a process died reading this file"
+    )
+    with contextlib.closing(results):
+        for block, found in results:
+            journal.add(found)
+            new = {facts.file: facts for facts in found}
+            for one in block:
+                made.resumed += one.file not in new
+                yield one, new[one.file] if one.file in new else known[one.file]
+
+
+def _still(audio: AudioName, known: dict[str, FileFacts]) -> FileFacts | None:
+    facts = known.get(audio.file)
+    return facts if facts is not None and (facts.problems or Path(facts.used).is_file()) else None
+
+
+def _look_at(audio: Sequence[AudioName], rules: Rules, convert_to: Path | None, program: str | None) -> list[FileFacts]:
+    return [_look_at_one(one, rules, convert_to, program) for one in audio]
+
+
+def _look_at_one(audio: AudioName, rules: Rules, convert_to: Path | None, program: str | None) -> FileFacts:
+    facts = _read(audio.file, audio.file, rules)
+    if not facts.problems or facts.problems[0].kind != "unreadable" or not Path(audio.file).is_file():
+        return facts
+    if program is None:
+        return _because(facts, "; ffmpeg, which reads more formats, is not installed")
+    if convert_to is None:
+        return _because(facts, "; if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads")
+    target = convert_to / audio.folder / f"{audio.name}.flac"
+    try:
+        if not (target.is_file() and target.stat().st_mtime >= Path(audio.file).stat().st_mtime):
+            convert(Path(audio.file), target, program)
+    except AudioError as error:
+        return FileFacts(audio.file, problems=(Problem(error.kind, audio.file, audio.file, str(error), "skipped"),))
+    return _read(audio.file, str(target), rules)
+
+
+def _read(file: str, used: str, rules: Rules) -> FileFacts:
+    """The facts of a file that libsndfile may or may not read."""
+    entry = ManifestEntry(used, None, 0.0, file)
+    checked = check_entry(entry, rules)
+    if rules.quick and not checked.problems and not checked.seconds:  # a stream, whose header does not tell
+        checked = check_entry(entry, replace(rules, quick=False))
+    problems = tuple(found._replace(message=found.message.replace(f" ({file})", "")) for found in checked.problems)
+    return FileFacts(file, used, round(checked.seconds, 6), checked.sample_rate or 0, problems)
+
+
+def _because(facts: FileFacts, reason: str) -> FileFacts:
+    first = facts.problems[0]
+    return FileFacts(facts.file, problems=(first._replace(message=first.message + reason),))
+
+
+def _report(path: Path | None) -> contextlib.AbstractContextManager[IO[bytes]]:
+    return contextlib.nullcontext(io.BytesIO()) if path is None else new_file(path)
+
+
+def _take_note(facts: FileFacts, findings: Findings) -> None:
+    findings.lines += 1
+    findings.seconds += facts.duration
+    if facts.sample_rate:
+        findings.sample_rates[facts.sample_rate] += 1
+    findings.faulty_lines += bool(facts.problems)
+    for found in facts.problems:
+        findings.add(found)
+
+
+def _seen_from(file: str, folder: Path) -> str:
+    """The path of a file relative to a folder, where there is one; with forward slashes."""
+    place, name = os.path.split(os.path.abspath(file))  # noqa: PTH100
+    try:
+        relative = os.path.relpath(os.path.realpath(place), os.path.realpath(folder))
+    except ValueError:  # another drive of Windows
+        return Path(file).absolute().as_posix()
+    return (Path(relative) / name).as_posix()
+
+
+def _write(rows: Sequence[dict[str, Any]], output: Path, val: Path | None, split: Split | None) -> None:
+    with contextlib.ExitStack() as stack:
+        training = stack.enter_context(new_file(output))
+        validation = None if val is None else stack.enter_context(new_file(val))
+        for number, row in enumerate(rows):
+            held_out = split is not None and bool(split.held_out[number])
+            target = validation if validation is not None and held_out else training
+            target.write(_line(row))
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return json.dumps(row).encode() + b"\n"
+
+
+def _first(findings: Findings) -> str:
+    return next(iter(findings.examples.values()))[0].message
+
+
+class _Journal:
+    """What was found so far, beside the output: for a run with the same rules, and removed when all is done."""
+
+    def __init__(self, output: Path, options: ManifestOptions) -> None:
+        self._path = output.with_name(f".{output.name}.partial")
+        convert_to = None if options.convert_to is None else os.path.abspath(options.convert_to)  # noqa: PTH100
+        self._head = {"rules": repr(options.rules), "convert": convert_to, "ffmpeg": find_ffmpeg() is not None}
+        self._file: IO[str] | None = None
+        self.finished = False
+
+    def __enter__(self) -> _Journal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self.finished:
+            self._path.unlink(missing_ok=True)
+
+    def read(self) -> dict[str, FileFacts]:
+        """The facts of files that have not changed since; then get ready to add more."""
+        known: dict[str, FileFacts] = {}
+        damaged = (OSError, ValueError, KeyError, TypeError)  # such as half a line of a killed run, which ends the loop
+        with contextlib.suppress(*damaged), self._path.open(encoding="utf-8") as lines:
+            if json.loads(next(lines, "null")) == self._head:
+                for line in lines:
+                    value = json.loads(line)
+                    if _stamp(value["file"]) == value.pop("stamp"):
+                        problems = tuple(Problem(*found) for found in value.pop("problems"))
+                        known[value["file"]] = FileFacts(**value, problems=problems)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self._path.open("w", encoding="utf-8")
+            self._file.write(json.dumps(self._head) + "\n")
+        except OSError as error:
+            raise NestError(f"{self._path}: cannot be written: {error.strerror or error}") from None
+        self.add(list(known.values()))
+        return known
+
+    def add(self, facts: Sequence[FileFacts]) -> None:
+        assert self._file is not None
+        for one in facts:
+            self._file.write(json.dumps({**vars(one), "stamp": _stamp(one.file)}) + "\n")
+        self._file.flush()
+
+
+def _stamp(file: str) -> list[int] | None:
+    """What changes when a file does."""
+    try:
+        found = os.stat(file)  # noqa: PTH116
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]

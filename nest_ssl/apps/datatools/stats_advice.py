@@ -1,0 +1,150 @@
+"""Which limits and batches a set's durations ask for, in the keys of the configuration.
+
+Everything follows from the manifest's durations, as the loader of training sees them, and the batches are those of its
+own sampler: what is promised here is what a run then reports as its padding efficiency.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nest_ssl.data.loading.buckets import DurationBatches
+from nest_ssl.data.manifest import Seconds
+
+MOST_HOURS_DROPPED = 0.01  # by a limit
+LONGEST: Seconds = 60.0  # max_duration of the configuration; a longer clip leaves no memory for others
+SHORTEST: Seconds = 1.0  # what is shorter is lengthened to this (min_audio_len_secs)
+_MIN_DURATIONS = (1.0, 0.5, 0.2, 0.1)
+_BUCKETS = (1, 2, 3, 5, 10, 20, 30)
+_GOOD_ENOUGH = 0.02  # so much more padding is a fair price for fewer buckets, whose batches are more random
+MOST_SAMPLED = 50_000  # durations; more change a share by less than is shown
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit of durations, and the share that is outside of it."""
+
+    seconds: Seconds
+    lines_dropped: float
+    hours_dropped: float
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches by duration, beside random ones of a fixed size that take as much memory on average."""
+
+    batch_size: int
+    random_efficiency: float  # audio / (audio + padding)
+    batch_duration: int
+    num_buckets: int
+    efficiency: float
+    bins: tuple[Seconds, ...]  # where the buckets meet
+    batches: int  # in an epoch
+    random_batches: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Overrides of a training run, and what they do. `batches` is None where they cannot be made."""
+
+    min_duration: Limit
+    max_duration: Limit
+    lines_kept: int
+    batches: Batches | None
+    reason: str = ""  # why there are none
+
+    @property
+    def overrides(self) -> list[str]:
+        """For the command line of `nest-ssl train`; none if the limits leave nothing to train on."""
+        if not self.lines_kept:
+            return []
+        words = [f"min_duration={self.min_duration.seconds:g}", f"max_duration={self.max_duration.seconds:g}"]
+        if self.batches is not None:
+            words += ["batch_size=null", f"batch_duration={self.batches.batch_duration}"]
+            words.append(f"num_buckets={self.batches.num_buckets}")
+        return [f"model.train_ds.{word}" for word in words]
+
+
+def advise(durations: np.ndarray, batch_size: int, *, in_tar: bool = False) -> Advice | None:
+    """Advice for lines of these durations, NaN where one is not given; None if none is."""
+    known = durations[~np.isnan(durations)]
+    if not len(known):
+        return None
+    longest, shortest = suggest_max_duration(known), suggest_min_duration(known)
+    limits = _limit(shortest, known, known < shortest), _limit(longest, known, known > longest)
+    kept = known[(known >= shortest) & (known <= longest)]
+    missing = len(durations) - len(known)
+    lines_kept = len(kept) + missing  # limits do not concern lines that do not say how long they are
+    if not lines_kept:
+        return Advice(*limits, lines_kept, None, "all clips are outside of the limits; cut long ones first")
+    if missing:
+        return Advice(*limits, lines_kept, None, f"{missing:,} lines have no duration")
+    if in_tar:
+        return Advice(*limits, lines_kept, None, "for tar files, nest-ssl data tar --buckets makes them")
+    return Advice(*limits, lines_kept, suggest_batches(kept, batch_size))
+
+
+def suggest_max_duration(durations: np.ndarray) -> Seconds:
+    """The fewest whole seconds, up to a minute, that keep nearly all hours: the longest clips fix a batch's memory."""
+    ascending = np.sort(durations)
+    seconds = np.cumsum(ascending)
+    enough = int(np.searchsorted(seconds, seconds[-1] * (1 - MOST_HOURS_DROPPED)))
+    return min(LONGEST, float(math.ceil(ascending[min(enough, len(ascending) - 1)])))
+
+
+def suggest_min_duration(durations: np.ndarray) -> Seconds:
+    """The configuration's second, or less where that would cost hours."""
+    most = durations.sum() * MOST_HOURS_DROPPED
+    return next((least for least in _MIN_DURATIONS if durations[durations < least].sum() <= most), _MIN_DURATIONS[-1])
+
+
+def suggest_batches(durations: np.ndarray, batch_size: int) -> Batches:
+    """Batches of the seconds that random ones take with their padding, so of no more memory, and fuller."""
+    lines, longest_of_all = len(durations), float(durations.max())
+    if lines > MOST_SAMPLED:
+        durations = np.random.default_rng(0).choice(durations, MOST_SAMPLED, replace=False)
+    durations = np.maximum(durations, SHORTEST)
+    batch_size = min(batch_size, len(durations))
+    longest = expected_longest(durations, batch_size)
+    batch_duration = math.ceil(max(batch_size * longest, longest_of_all, SHORTEST))
+    tried = {
+        number: DurationBatches(durations, batch_duration=batch_duration, num_buckets=number) for number in _BUCKETS
+    }
+    efficiencies = {number: sampler.padding_efficiency() for number, sampler in tried.items()}
+    best = max(efficiencies.values())
+    chosen = next(number for number in _BUCKETS if efficiencies[number] >= best - _GOOD_ENOUGH)
+    return Batches(
+        batch_size=batch_size,
+        random_efficiency=float(durations.mean()) / longest,
+        batch_duration=batch_duration,
+        num_buckets=chosen,
+        efficiency=efficiencies[chosen],
+        bins=_bins(durations, tried[chosen]),
+        batches=round(len(tried[chosen]) * lines / len(durations)),
+        random_batches=math.ceil(lines / batch_size),
+    )
+
+
+def expected_longest(durations: np.ndarray, batch_size: int) -> Seconds:
+    """The mean of the longest of `batch_size` utterances drawn without replacement, exactly.
+
+    Of n in ascending order, the k-th is the longest of C(k-1, b-1) of all C(n, b) draws.
+    """
+    ascending = np.sort(durations)
+    n, b = len(ascending), batch_size
+    k = np.arange(n, b, -1, dtype=np.float64)
+    shares = b / n * np.concatenate(([1.0], np.cumprod((k - b) / (k - 1))))  # for k = n, n-1, ..., b
+    return float(shares @ ascending[::-1][: len(shares)])
+
+
+def _limit(seconds: Seconds, durations: np.ndarray, outside: np.ndarray) -> Limit:
+    return Limit(seconds, float(outside.mean()), float(durations[outside].sum() / durations.sum()))
+
+
+def _bins(durations: np.ndarray, sampler: DurationBatches) -> tuple[Seconds, ...]:
+    """The least duration of every bucket but the first, to the millisecond."""
+    edges = (round(float(durations[bucket].min()), 3) for bucket in sampler.buckets[1:])
+    return tuple(sorted(set(edges)))

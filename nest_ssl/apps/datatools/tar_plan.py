@@ -1,0 +1,164 @@
+"""Which utterance of a manifest goes into which tar file, and under which name: decided before anything is written."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nest_ssl.data.manifest import Seconds, parse_rows, parse_value
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.tarred.members import file_id
+from nest_ssl.errors import ManifestError, NestError
+
+SHARDED_MANIFESTS = "sharded_manifests"
+# what paths have and names in a tar file must not: WebDataset ends a name at its first dot
+_NOT_IN_NAMES = re.compile(r"[/\\:.]")
+_ABOUT_THE_FILE = ("audio_filepath", "audio_filename", "duration", "offset", "source_audio_offset", "shard_id")
+
+
+@dataclass(frozen=True)
+class TarOptions:
+    """What a set depends on beside its manifest, under the names of NeMo's `metadata.yaml`."""
+
+    num_shards: int
+    shuffle: bool = False
+    shuffle_seed: int | None = None
+    min_duration: Seconds | None = None
+    max_duration: Seconds | None = None
+    sort_in_shards: bool = False
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """One line of a manifest, and where it stands."""
+
+    row: dict[str, Any]
+    path: str
+    duration: Seconds | None
+    offset: Seconds
+    line: str
+
+    @property
+    def source(self) -> str:
+        """The audio file."""
+        return resolve_path(self.path, os.path.dirname(self.line))  # noqa: PTH120
+
+
+@dataclass(frozen=True)
+class Part:
+    """An utterance of a tar file: the name is still without a suffix."""
+
+    utterance: Utterance
+    name: str
+    shard: int
+
+    def row(self, suffix: str, seconds: Seconds) -> dict[str, Any]:
+        """Its line in the new manifest: NeMo's fields, and those that the old one had besides."""
+        old = self.utterance
+        row = {name: value for name, value in old.row.items() if name not in _ABOUT_THE_FILE}
+        duration = seconds if old.duration is None else old.duration
+        row = {"audio_filepath": f"{self.name}.{suffix}", "duration": duration, **row, "shard_id": self.shard}
+        return row | ({"source_audio_offset": old.offset} if old.offset else {})
+
+    def has_row(self, row: Any) -> bool:
+        """Whether that is its line, as far as can be told without its audio."""
+        if not isinstance(row, dict) or type(row.get("duration")) not in (int, float):
+            return False
+        name = str(row.get("audio_filepath"))
+        return file_id(name) == self.name and self.row(name.rpartition(".")[2], row["duration"]) == row
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file to be made, and its own manifest."""
+
+    number: int
+    folder: Path
+    parts: list[Part]
+
+    @property
+    def tar(self) -> Path:
+        return self.folder / f"audio_{self.number}.tar"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / SHARDED_MANIFESTS / f"manifest_{self.number}.json"
+
+
+def read_utterances(manifest: Path, options: TarOptions) -> list[Utterance]:
+    """Those within the limits of duration; one without a duration is, as in training."""
+    low, high = options.min_duration or 0, options.max_duration or float("inf")
+    kept = []
+    for utterance in _utterances(resolve_path(str(manifest))):
+        if utterance.duration is None or low <= utterance.duration <= high:
+            kept.append(utterance)
+    if not kept:
+        raise ManifestError(f"{manifest}: has no utterance from {low:g} to {high:g} s")
+    return kept
+
+
+def _utterances(file: str) -> Iterator[Utterance]:
+    for number, row in parse_rows(file, "manifest"):
+        try:
+            fields = parse_value(row)
+        except ValueError as error:
+            raise ManifestError(f"{file}:{number}: {error}") from None
+        if not isinstance(row.get("audio_filename", row.get("audio_filepath")), str):
+            raise ManifestError(f"{file}:{number}: names several files for one signal, which a tar file cannot hold")
+        duration = None if math.isnan(fields.duration) else fields.duration
+        offset = 0.0 if math.isnan(fields.offset) else fields.offset
+        yield Utterance(row, fields.path, duration, offset, f"{file}:{number}")
+
+
+def in_buckets(utterances: Sequence[Utterance], options: TarOptions, buckets: int) -> list[list[Utterance]]:
+    """Split by duration, into ranges of equal length as NeMo does."""
+    missing = next((utterance.line for utterance in utterances if utterance.duration is None), None)
+    if missing is not None:
+        raise ManifestError(f"{missing}: has no duration, which buckets need")
+    durations = [utterance.duration or 0 for utterance in utterances]
+    shortest = min(durations) if options.min_duration is None else options.min_duration
+    longest = max(durations) if options.max_duration is None else options.max_duration
+    width = (longest - shortest) / buckets
+    filled: list[list[Utterance]] = [[] for _ in range(buckets)]
+    for utterance, duration in zip(utterances, durations, strict=True):
+        filled[min(buckets - 1, int((duration - shortest) / width) if width > 0 else 0)].append(utterance)
+    for number, bucket in enumerate(filled):
+        if not bucket:
+            low, high = shortest + number * width, shortest + (number + 1) * width
+            raise NestError(f"buckets: is {buckets}, but nothing is from {low:g} to {high:g} s long; use fewer buckets")
+    return filled
+
+
+def plan_shards(utterances: Sequence[Utterance], folder: Path, options: TarOptions) -> Iterator[Shard]:
+    """Equally many utterances in each, as NeMo has it: its ranks wait for ever for one whose shards hold fewer."""
+    utterances = list(utterances)
+    each = len(utterances) // options.num_shards
+    if each == 0:
+        raise NestError(
+            f"shards: is {options.num_shards}, but there are {len(utterances)} utterances; use fewer shards"
+        )
+    if options.shuffle:
+        random.Random(options.shuffle_seed).shuffle(utterances)
+    used: dict[str, int] = {}
+    for number in range(options.num_shards):
+        own = utterances[number * each : (number + 1) * each]
+        if options.sort_in_shards:
+            own.sort(key=lambda utterance: utterance.duration or 0)
+        yield Shard(number, folder, [Part(utterance, _unused_name(utterance, used), number) for utterance in own])
+
+
+def _unused_name(utterance: Utterance, used: dict[str, int]) -> str:
+    """The path as one word; what would have the name of another gets a number."""
+    stem = os.path.splitext(utterance.path)[0]  # noqa: PTH122
+    name = _NOT_IN_NAMES.sub("_", stem).replace("-sub", "_sub").strip("_") or "audio"  # `-sub` has a meaning in NeMo
+    while True:
+        used[name] = used.get(name, 0) + 1
+        if used[name] == 1:
+            return name
+        name = f"{name}-part{used[name]}"

@@ -1,0 +1,207 @@
+"""A manifest's audio put into tar files, in NeMo's layout: `nest-ssl data tar`.
+
+A shard is made by one process, and read back and decoded before it gets its name; from the same input it has the same
+bytes. So what is there under its name is whole, and a run that was stopped goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from nest_ssl.apps.datatools.processes import in_processes
+from nest_ssl.apps.datatools.tar_audio import decode, pack
+from nest_ssl.apps.datatools.tar_plan import (
+    Part,
+    Shard,
+    TarOptions,
+    Utterance,
+    in_buckets,
+    plan_shards,
+    read_utterances,
+)
+from nest_ssl.atomic import atomic_write
+from nest_ssl.data.tarred.members import audio_members, file_id, open_shard, read_member
+from nest_ssl.errors import AudioError, NestError, ShardError
+from nest_ssl.folder_lock import lock_folder
+
+MANIFEST, METADATA = "tarred_audio_manifest.json", "metadata.yaml"
+Progress = Callable[[int, int], None]  # hears how many of how many utterances are done
+
+
+@dataclass(frozen=True)
+class TarredSet:
+    """What was made, as a configuration names it, and what it holds."""
+
+    manifest: str
+    tars: str
+    utterances: int
+    left_over: int  # utterances that would have made shards uneven
+    kept_shards: int  # that were there already
+
+
+def make_tarred_sets(
+    manifest: Path,
+    folder: Path,
+    options: TarOptions,
+    *,
+    buckets: int = 1,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[TarredSet]:
+    """Put the audio of a manifest into `num_shards` tar files in a folder.
+
+    With several buckets, by duration, there are so many sets, in `bucket1`, `bucket2` and so on.
+    """
+    utterances = read_utterances(manifest, options)
+    if buckets == 1:
+        parts = {folder: utterances}
+    else:
+        filled = in_buckets(utterances, options, buckets)
+        parts = {folder / f"bucket{number}": bucket for number, bucket in enumerate(filled, start=1)}
+    plans = {one_folder: list(plan_shards(bucket, one_folder, options)) for one_folder, bucket in parts.items()}
+    with lock_folder(folder, "wait for its end, or give a new folder"):
+        for one_folder, bucket in parts.items():
+            _refuse_other_sets(one_folder, _metadata(bucket, options), options.num_shards)
+        kept = _make_shards([shard for plan in plans.values() for shard in plan], workers, progress)
+        return [
+            _finish(one_folder, plan, parts[one_folder], options, sum(shard.tar in kept for shard in plan))
+            for one_folder, plan in plans.items()
+        ]
+
+
+def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:
+    """All of them; the tar files that were there already."""
+    total, done, kept = sum(len(shard.parts) for shard in shards), 0, set()
+    made = in_processes(
+        _ensure,
+        ((shard, (shard,)) for shard in shards),
+        workers,
+        died_at=lambda shard: f"{shard.tar}: a process died making it",
+    )
+    with contextlib.closing(made):
+        for shard, was_there in made:
+            done += len(shard.parts)
+            if was_there:
+                kept.add(shard.tar)
+            if progress is not None:
+                progress(done, total)
+    return kept
+
+
+def _ensure(shard: Shard) -> bool:
+    """Make a shard, unless an earlier run has."""
+    if _is_there(shard):
+        return True
+    if shard.tar.exists() and not _is_ours(shard):
+        raise NestError(f"{shard.tar}: is not of the set that is being made; give a new folder, or remove that file")
+    with atomic_write(shard.tar) as temporary:
+        with tarfile.open(temporary, "w") as tar:
+            rows = [_add(tar, part) for part in shard.parts]
+        _verify(str(temporary), shard, rows)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    with atomic_write(shard.manifest) as temporary:
+        temporary.write_bytes(lines.encode("utf-8", "surrogatepass"))
+    return False
+
+
+def _add(tar: tarfile.TarFile, part: Part) -> dict[str, Any]:
+    """Put an utterance into the tar file; its line in the manifest."""
+    utterance = part.utterance
+    try:
+        audio = pack(utterance.source, utterance.offset, utterance.duration)
+    except AudioError as error:
+        raise AudioError(f"{error} ({utterance.line})") from error
+    row = part.row(audio.suffix, audio.seconds)
+    member = tarfile.TarInfo(row["audio_filepath"])  # no owner and no time: the same bytes every time
+    member.size = len(audio.content)
+    tar.addfile(member, io.BytesIO(audio.content))
+    return row
+
+
+def _is_there(shard: Shard) -> bool:
+    """Whether it is finished: its manifest has the lines that it should have, and all of the audio can be read."""
+    try:
+        rows = [json.loads(line) for line in shard.manifest.read_bytes().splitlines()]
+        if len(rows) != len(shard.parts) or not all(map(Part.has_row, shard.parts, rows)):
+            return False
+        _verify(str(shard.tar), shard, rows)
+    except (OSError, ValueError, NestError):
+        return False
+    return True
+
+
+def _is_ours(shard: Shard) -> bool:
+    """Whether an earlier run made a tar file, damaged or not: it has a manifest or, written earlier, its members."""
+    if shard.manifest.is_file():
+        return True
+    try:
+        with open_shard(str(shard.tar)) as file:
+            members = [file_id(member.name) for member in audio_members(str(shard.tar), file)]
+    except (OSError, NestError):
+        return False
+    return members == [part.name for part in shard.parts]
+
+
+def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
+    """Read everything back: the tar file holds just these members, and each can be decoded to its end."""
+    with open_shard(path) as file:
+        members = list(audio_members(path, file))
+        if [member.name for member in members] != [row["audio_filepath"] for row in rows]:
+            raise ShardError(f"{path}: does not hold what was put into it; is the disk damaged?")
+        for member, part in zip(members, shard.parts, strict=True):
+            decode(f"{part.utterance.source} ({part.utterance.line})", read_member(path, file, member))
+
+
+def _finish(
+    folder: Path, plan: Sequence[Shard], utterances: Sequence[Utterance], options: TarOptions, kept: int
+) -> TarredSet:
+    """Write what belongs to the whole set, last: where it is, the set is complete."""
+    with atomic_write(folder / MANIFEST) as temporary, temporary.open("wb") as file:
+        for shard in plan:
+            file.write(shard.manifest.read_bytes())
+    with atomic_write(folder / METADATA) as temporary:
+        temporary.write_text(_metadata(utterances, options), encoding="utf-8")
+    count = sum(len(shard.parts) for shard in plan)
+    return TarredSet(
+        manifest=(folder / MANIFEST).as_posix(),
+        tars=(folder / f"audio__OP_0..{len(plan) - 1}_CL_.tar").as_posix(),
+        utterances=count,
+        left_over=len(utterances) - count,
+        kept_shards=kept,
+    )
+
+
+def _metadata(utterances: Sequence[Utterance], options: TarOptions) -> str:
+    """NeMo's file about a set; also what it was made from, so that no other set is written over it."""
+    digest = hashlib.sha256()
+    for utterance in utterances:
+        digest.update(json.dumps(utterance.row, sort_keys=True).encode())
+    content = {
+        "version": 0,
+        "num_samples_per_shard": len(utterances) // options.num_shards,
+        "is_concatenated_manifest": False,
+        "dataset_config": {**asdict(options), "slice_with_offset": True, "shard_manifests": True},
+        "history": [],
+        "made_from": digest.hexdigest(),
+    }
+    return OmegaConf.to_yaml(OmegaConf.create(content))
+
+
+def _refuse_other_sets(folder: Path, metadata: str, shards: int) -> None:
+    """A set that is complete, or has more shards, is not this one."""
+    existing = folder / METADATA
+    is_other = existing.is_file() and existing.read_text(encoding="utf-8") != metadata
+    numbers = [int(found[1]) for path in folder.glob("audio_*.tar") if (found := re.search(r"_(\d+)\.tar$", path.name))]
+    if is_other or any(number >= shards for number in numbers):
+        raise NestError(f"{folder}: holds another tarred set; give a new folder, or remove that one")

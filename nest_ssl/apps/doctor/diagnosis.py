@@ -1,0 +1,148 @@
+"""All of it together: the machine, the configuration, the trial."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nest_ssl.apps.doctor.codecs import check_codecs
+from nest_ssl.apps.doctor.disk import check_data_disk, check_experiment_disk, check_space
+from nest_ssl.apps.doctor.facts import Facts
+from nest_ssl.apps.doctor.finding import Finding, would_stop
+from nest_ssl.apps.doctor.machine import check_machine
+from nest_ssl.apps.doctor.plan import Plan, make_plan
+from nest_ssl.apps.doctor.plan_checks import check_plan
+from nest_ssl.apps.doctor.trial import TrialReport, run_trial
+from nest_ssl.apps.quiet import quiet_libraries
+from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.compose import load_config
+from nest_ssl.shell import as_typed
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked."""
+
+    command: CommandLine
+    own_folder: Path | None = None  # of configurations, where it is not the project's
+    trial: bool = True
+    minutes: float = 2.0
+    lengths: tuple[float, ...] = ()  # seconds of clips to try, in place of those of the data
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found; `no_trial` is why nothing was measured."""
+
+    request: Request
+    facts: Facts
+    machine: list[Finding]
+    configuration: list[Finding]
+    trial: TrialReport | None
+    no_trial: str = ""
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [*self.machine, *self.configuration, *(self.trial.findings if self.trial else [])]
+
+    @property
+    def would_stop(self) -> bool:
+        return would_stop(self.findings)
+
+    def train_command(self) -> str:
+        """What to type: the same configuration with what is recommended."""
+        chosen = self.trial.overrides if self.trial else []
+        keys = {override.partition("=")[0] for override in chosen}
+        command = self.request.command
+        folder = [] if self.request.own_folder is None else ["--config-path", str(self.request.own_folder)]
+        own = [word for word in command.overrides if word.lstrip("+").partition("=")[0] not in keys]
+        return as_typed(["nest-ssl train", *folder, "--config-name", command.config_name, *own, *chosen])
+
+    def as_dict(self) -> dict[str, Any]:
+        """For other programs; sizes in bytes, times in seconds."""
+        return {
+            "schema": SCHEMA,
+            "config_name": self.request.command.config_name,
+            "overrides": list(self.request.command.overrides),
+            "would_stop": self.would_stop,
+            "facts": asdict(self.facts),
+            "machine": [asdict(finding) for finding in self.machine],
+            "configuration": [asdict(finding) for finding in self.configuration],
+            "trial": None if self.trial is None else _trial_dict(self.trial),
+            "no_trial": self.no_trial,
+            "train": self.train_command(),
+        }
+
+
+def diagnose(request: Request, tell: Callable[[float, str], None]) -> Diagnosis:
+    """Look at everything; only a configuration that cannot be composed is an error."""
+    cfg = load_config(request.command)
+    tell(0.0, "looking at the machine")
+    with quiet_libraries(logging.CRITICAL):
+        facts = Facts.here()
+        machine = [*check_machine(facts), check_codecs()]
+        plan = make_plan(cfg, facts)
+        configuration = [*check_plan(plan, facts), *_disks(plan)]
+        reason = _why_no_trial(request, plan)
+        if reason:
+            return Diagnosis(request, facts, machine, configuration, None, reason)
+        report = run_trial(plan, facts, 60 * request.minutes, request.lengths, tell)
+        return Diagnosis(request, facts, machine, configuration, report)
+
+
+def _disks(plan: Plan) -> list[Finding]:
+    findings = [check_space(plan.folder, plan.checkpoint_bytes), check_experiment_disk(plan.folder)]
+    files = plan.files()
+    return [*findings, check_data_disk(files)] if files else findings
+
+
+def _why_no_trial(request: Request, plan: Plan) -> str:
+    if not request.trial:
+        return "not asked for"
+    if not plan.model_is_usable:
+        return "the model cannot be built"
+    if not plan.data_is_usable and not request.lengths:
+        return "without data there is nothing to measure by; give lengths of clips to try (--buckets 5,10,20)"
+    return ""
+
+
+def _trial_dict(report: TrialReport) -> dict[str, Any]:
+    return {
+        "device": report.device,
+        "memory": report.memory,
+        "numerics": report.numerics,
+        "precision": report.precision,
+        "memory_cost": None if report.cost is None else asdict(report.cost),
+        "buckets": [
+            {
+                "seconds": bucket.seconds,
+                "largest": bucket.largest,
+                "largest_is_measured": bucket.measured,
+                "useful": bucket.useful.trial.batch_size if bucket.useful else None,
+                "speed_stopped_growing": bucket.saturated,
+                "measured": [_outcome_dict(outcome) for outcome in bucket.outcomes],
+            }
+            for bucket in report.buckets
+        ],
+        "verified": None if report.verified is None else _outcome_dict(report.verified),
+        "predicted_peak": report.predicted_peak,
+        "precisions": _pair(report.other_precision),
+        "exact_and_fast": _pair(report.other_numerics),
+        "workers": None if report.workers is None else asdict(report.workers),
+        "recommended": [asdict(advice) for advice in report.advice],
+        "overrides": report.overrides,
+        "findings": [asdict(finding) for finding in report.findings],
+    }
+
+
+def _pair(outcomes: Sequence[Any] | None) -> list[dict[str, Any]] | None:
+    return None if outcomes is None else [_outcome_dict(outcome) for outcome in outcomes]
+
+
+def _outcome_dict(outcome: Any) -> dict[str, Any]:
+    return {**asdict(outcome), "audio_seconds_per_second": outcome.speed}

@@ -1,0 +1,204 @@
+"""What there is on this machine, as plain values: checks judge them, and tests make up machines nobody here has."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from nest_ssl.config.machine import Machine, processor
+from nest_ssl.environments import SetupError, installed_nemo
+from nest_ssl.memory import available_memory, group_limits, machine_memory
+
+_FEATURES = {  # as Linux names them
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "AVX-512 bf16",
+    "amx_tile": "AMX",
+    "amx_bf16": "AMX bf16",
+    "asimd": "NEON",
+    "bf16": "bf16",
+}
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What `pip install "nest_ssl[...]"` adds; pyproject.toml says the same, but is not installed with us."""
+
+    packages: tuple[str, ...]
+    needed_by: str
+
+
+EXTRAS = {
+    "export": Extra(("onnx", "onnxscript", "onnxruntime"), "nest-ssl export to .onnx"),
+    "lhotse": Extra(("lhotse", "urllib3"), "model.train_ds.use_lhotse"),
+    "mlflow": Extra(("mlflow-skinny",), "exp_manager.create_mlflow_logger"),
+    "probe": Extra(("scikit-learn",), "nest-ssl probe"),
+    "wandb": Extra(("wandb",), "exp_manager.create_wandb_logger"),
+}
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One that PyTorch can use."""
+
+    name: str
+    memory: int  # bytes
+    capability: str  # as NVIDIA counts
+    bf16: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """A machine and the Python on it. Nothing has a default: what is not looked up is not known."""
+
+    system: str  # Linux, Windows, Darwin
+    release: str
+    architecture: str
+    python: tuple[int, int, int]
+    torch: str
+    torch_cuda: str | None  # the CUDA that this torch is built for
+    torch_hip: str | None
+    gpus: tuple[Gpu, ...]
+    nvidia_card: str | None  # what the driver says there is, whether PyTorch can use it or not
+    mps: bool
+    cpu: str
+    cpu_features: tuple[str, ...]
+    vector_kernels: str  # the instructions that torch's own kernels use
+    bf16: bool  # multiplied by the hardware that training would use
+    cores: int
+    usable_cores: float  # by affinity and container limits
+    threads: int  # torch's
+    memory: int  # bytes, as all that follow
+    available: int
+    shared_memory: int | None  # free in /dev/shm; None where loaders do not need it
+    start_method: str
+    open_files: int | None
+    load: float | None  # processes that want a core, on average over a minute
+    long_paths: bool  # more than 260 characters
+    packages: dict[str, str | None]  # version, or None
+    nemo: str | None  # an interpreter that has it
+
+    @property
+    def machine(self) -> Machine:
+        """The same, as far as adjustments depend on it."""
+        windows = self.system == "Windows"
+        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
+
+    @classmethod
+    def here(cls) -> Facts:
+        """This machine; takes about a second."""
+        machine = Machine.here()
+        cores = os.cpu_count() or 1
+        cpu, flags = processor()
+        return cls(
+            system=platform.system(),
+            release=platform.release(),
+            architecture=platform.machine(),
+            python=sys.version_info[:3],
+            torch=torch.__version__,
+            torch_cuda=torch.version.cuda,
+            torch_hip=torch.version.hip,
+            gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
+            nvidia_card=_nvidia_card(),
+            mps=machine.mps,
+            cpu=cpu,
+            cpu_features=tuple(shown for flag, shown in _FEATURES.items() if flag in flags),
+            vector_kernels=torch.backends.cpu.get_cpu_capability(),
+            bf16=machine.bf16,
+            cores=cores,
+            usable_cores=_usable_cores(cores),
+            threads=torch.get_num_threads(),
+            memory=machine_memory(),
+            available=available_memory(),
+            shared_memory=_shared_memory(),
+            start_method=multiprocessing.get_start_method(),
+            open_files=_open_files(),
+            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            long_paths=_long_paths(),
+            packages={name: _version(name) for extra in EXTRAS.values() for name in extra.packages},
+            nemo=_nemo(),
+        )
+
+
+def _gpu(index: int) -> Gpu:
+    found = torch.cuda.get_device_properties(index)
+    bf16 = found.major >= 8 or torch.version.hip is not None
+    return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}", bf16)
+
+
+def _nvidia_card() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    question = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(question, capture_output=True, text=True, timeout=10)
+        if done.returncode == 0 and done.stdout.strip():
+            return ", driver ".join(part.strip() for part in done.stdout.splitlines()[0].split(","))
+    return None
+
+
+def _usable_cores(cores: int) -> float:
+    found: list[float] = [cores]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(len(os.sched_getaffinity(0)))
+    for limit in group_limits("cpu.max"):
+        quota, _, period = limit.partition(" ")
+        if quota.isdecimal() and period.isdecimal():
+            found.append(int(quota) / int(period))
+    for quota, period in zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False):
+        if quota.isdecimal() and int(period):
+            found.append(int(quota) / int(period))
+    return min(found)
+
+
+def _shared_memory() -> int | None:
+    """Loader processes hand batches over in shared memory, which on Linux is this file system."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage("/dev/shm").free
+    return None
+
+
+def _open_files() -> int | None:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _long_paths() -> bool:
+    if sys.platform != "win32":
+        return True
+    import winreg
+
+    where = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+    with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, where) as key:
+        return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+    return False
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _nemo() -> str | None:
+    with contextlib.suppress(SetupError):
+        found = installed_nemo()
+        if found is None or not found.is_relative_to(Path.home()):
+            return None if found is None else str(found)
+        return f"~/{found.relative_to(Path.home()).as_posix()}"
+    return None

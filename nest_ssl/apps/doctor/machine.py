@@ -1,0 +1,194 @@
+"""Checks of the machine by itself: each takes facts and gives a finding."""
+
+from __future__ import annotations
+
+import math
+
+from nest_ssl.apps.doctor.facts import EXTRAS, Facts
+from nest_ssl.apps.doctor.finding import GIGABYTE, Finding, gigabytes
+
+OLDEST_PYTHON, NEWEST_TESTED_PYTHON = (3, 10), (3, 13)
+_OLDEST_TORCH = (2, 6)
+_LITTLE_MEMORY = 4 * GIGABYTE
+_LITTLE_SHARED_MEMORY = GIGABYTE  # Docker gives 64 MB
+_FEW_FILES = 1024
+_BUSY = 0.75  # of the cores, by others
+_WHERE_TORCH = "https://pytorch.org/get-started/locally"
+_STARTS = {
+    "fork": "loader processes start at once and share memory with the run",
+    "forkserver": "each loader process imports torch anew: some seconds at the start",
+    "spawn": "each loader process imports torch anew: some seconds at the start",
+}
+
+
+def check_machine(facts: Facts) -> list[Finding]:
+    """Everything that does not depend on a configuration."""
+    checks = (
+        *(system, python, torch, gpu, processor, cores, load, memory, shared_memory, start_method),
+        *(open_files, long_paths, packages, nemo),
+    )
+    return [check(facts) for check in checks]
+
+
+def system(facts: Facts) -> Finding:
+    found = f"{facts.system} {facts.release}, {facts.architecture}"
+    if facts.system == "Windows":
+        return Finding(
+            *("system", "note", found),
+            "Everything here runs on Windows. WSL2 is worth trying where loading is slow: processes start faster there",
+        )
+    return Finding("system", "ok", found)
+
+
+def python(facts: Facts) -> Finding:
+    found = ".".join(map(str, facts.python))
+    if facts.python[:2] < OLDEST_PYTHON:
+        return Finding("python", "problem", found, "Install Python 3.10 or newer")
+    if facts.python[:2] > NEWEST_TESTED_PYTHON:
+        newest = ".".join(map(str, NEWEST_TESTED_PYTHON))
+        return Finding("python", "note", found, f"Newer than tested here; if a package is missing, take {newest}")
+    return Finding("python", "ok", found)
+
+
+def torch(facts: Facts) -> Finding:
+    built_for = "for the CPU only"
+    if facts.torch_cuda:
+        built_for = f"for CUDA {facts.torch_cuda}"
+    elif facts.torch_hip:
+        built_for = f"for ROCm {facts.torch_hip}"
+    elif facts.system == "Darwin":
+        built_for = "for macOS"
+    found = f"{facts.torch}, built {built_for}"
+    version = tuple(int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdecimal())
+    if version < _OLDEST_TORCH:
+        return Finding("torch", "problem", found, "Install torch 2.6 or newer")
+    return Finding("torch", "ok", found)
+
+
+def gpu(facts: Facts) -> Finding:
+    """GPUs that training can use or, without one, why there is none and what to do."""
+    if facts.gpus:
+        shown = [
+            f"{one.name}, {gigabytes(one.memory)}, capability {one.capability}, {'bf16' if one.bf16 else 'fp16'}"
+            for one in facts.gpus
+        ]
+        counts = [f"{shown.count(one)} x {one}" for one in dict.fromkeys(shown)]
+        driver = f" (driver: {facts.nvidia_card})" if facts.nvidia_card else ""
+        return Finding("gpu", "ok", "; ".join(counts) + driver)
+    if facts.nvidia_card and facts.torch_cuda is None:
+        return Finding(
+            *("gpu", "warning", f"{facts.nvidia_card}; but this torch is built for the CPU only"),
+            f"Install a torch that is built for CUDA: {_WHERE_TORCH} says which command",
+        )
+    if facts.nvidia_card:
+        return Finding(
+            *("gpu", "warning", f"{facts.nvidia_card}; but torch, built for CUDA {facts.torch_cuda}, cannot use it"),
+            "Update the driver, or look whether CUDA_VISIBLE_DEVICES hides the card",
+        )
+    if facts.mps:
+        return Finding(
+            *("gpu", "note", "Apple's GPU (MPS), which training does not use: it has no float64"),
+            "Training runs on the CPU; nothing to do",
+        )
+    return Finding("gpu", "note", "none", "Training runs on the CPU: fine to try things, slow for a real run")
+
+
+def processor(facts: Facts) -> Finding:
+    features = ", ".join(facts.cpu_features) or "instruction sets unknown"
+    found = f"{facts.cpu or 'unknown model'}: {features}; torch uses {facts.vector_kernels}"
+    if facts.vector_kernels == "DEFAULT" and facts.architecture in ("x86_64", "AMD64"):
+        return Finding("processor", "warning", found, "Without AVX2 a step takes several times as long")
+    return Finding("processor", "ok", found)
+
+
+def cores(facts: Facts) -> Finding:
+    found = f"{facts.cores}, torch computes with {facts.threads} {'thread' if facts.threads == 1 else 'threads'}"
+    if facts.usable_cores < facts.cores:
+        found = (
+            f"{facts.usable_cores:g} of {facts.cores} usable here (container or affinity), {found.partition(', ')[2]}"
+        )
+    usable = max(1, math.floor(facts.usable_cores))
+    if facts.threads > math.ceil(facts.usable_cores):
+        return Finding("cores", "warning", found, f"Threads wait for each other: set OMP_NUM_THREADS={usable}")
+    if not facts.gpus and facts.threads < usable:
+        return Finding("cores", "note", found, f"OMP_NUM_THREADS={usable} uses all of them")
+    return Finding("cores", "ok", found)
+
+
+def load(facts: Facts) -> Finding:
+    if facts.load is None:
+        return Finding("load", "ok", "unknown on this system")
+    found = f"{facts.load:.1f} processes want {facts.usable_cores:g} cores"
+    if facts.load > _BUSY * facts.usable_cores:
+        return Finding(
+            *("load", "warning", f"busy: {found}"),
+            "Speeds measured below are too low: run it again when nothing else computes",
+        )
+    return Finding("load", "ok", found)
+
+
+def memory(facts: Facts) -> Finding:
+    found = f"{gigabytes(facts.memory)}, {gigabytes(facts.available)} of it available now"
+    if facts.available < _LITTLE_MEMORY:
+        return Finding("memory", "warning", found, "Close other programs, or train a small size (+size=small)")
+    return Finding("memory", "ok", found)
+
+
+def shared_memory(facts: Facts) -> Finding:
+    """What loader processes hand batches over in; how much a configuration fills is for its own check."""
+    if facts.shared_memory is None:
+        return Finding("shared memory", "ok", "no /dev/shm here, and none needed")
+    found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of loader processes"
+    if facts.shared_memory < _LITTLE_SHARED_MEMORY:
+        return Finding(
+            "shared memory", "note", found, "Little for num_workers > 0: docker run --shm-size=8g gives more"
+        )
+    return Finding("shared memory", "ok", found)
+
+
+def start_method(facts: Facts) -> Finding:
+    found = f"{facts.start_method}: {_STARTS.get(facts.start_method, 'unknown to this check')}"
+    if facts.start_method == "fork":
+        return Finding("processes", "ok", found)
+    return Finding(
+        *("processes", "note", found),
+        'nest-ssl and train.py are made for it. In a script of your own, begin under `if __name__ == "__main__":`; '
+        "persistent_workers=true starts them once instead of every epoch",
+    )
+
+
+def open_files(facts: Facts) -> Finding:
+    if facts.open_files is None or facts.open_files < 0:
+        return Finding("open files", "ok", "no limit")
+    if facts.open_files < _FEW_FILES:
+        return Finding(
+            "open files", "warning", f"at most {facts.open_files}", "Loader processes may need more: ulimit -n 4096"
+        )
+    return Finding("open files", "ok", f"at most {facts.open_files:,}")
+
+
+def long_paths(facts: Facts) -> Finding:
+    if facts.long_paths:
+        return Finding("paths", "ok", "of any usual length")
+    return Finding(
+        *("paths", "warning", "Windows is set to at most 260 characters"),
+        "Keep exp_manager.exp_dir short (C:/runs), or switch LongPathsEnabled on in Windows. / and \\ both work",
+    )
+
+
+def packages(facts: Facts) -> Finding:
+    there = [f"{name} {version}" for name, version in facts.packages.items() if version]
+    missing = [name for name, version in facts.packages.items() if not version]
+    found = ", ".join([*there, *(f"no {name}" for name in missing)])
+    if not missing:
+        return Finding("extras", "ok", found)
+    wanted = [
+        f"{name} for {extra.needed_by}" for name, extra in EXTRAS.items() if not set(missing).isdisjoint(extra.packages)
+    ]
+    return Finding("extras", "note", found, f'As needed, pip install "nest_ssl[...]": {", ".join(wanted)}')
+
+
+def nemo(facts: Facts) -> Finding:
+    if facts.nemo is None:
+        return Finding("nemo", "note", "not installed", "Not needed; `nest-ssl align` installs it by itself (6 GB)")
+    return Finding("nemo", "ok", f"for `nest-ssl align`: {facts.nemo}")

@@ -1,0 +1,6 @@
+"""A trained encoder for other programs: ONNX, torch.export, or weights with a model card; checked before it appears."""
+
+from nest_ssl.apps.export.card import Publication
+from nest_ssl.apps.export.export import Exported, export
+
+__all__ = ["Exported", "Publication", "export"]

@@ -1,0 +1,83 @@
+"""What goes into an exported file: names, axes, the shortest input, and inputs to try it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+from nest_ssl.apps.export.network import Kind, frame_ratio
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+
+OUTPUTS = ("outputs", "encoded_lengths")  # (B, D, U) and (B); NeMo's names
+_NAMES = {"audio": ("input_signal", "input_signal_length"), "features": ("audio_signal", "length")}
+_EXAMPLE_SECONDS = 2.0
+# More encoded frames than one: with a single one, tracing takes the axis for a constant.
+_FEWEST_ENCODED = 2
+
+
+@dataclass(frozen=True)
+class Interface:
+    """Inputs of an exported encoder. Lengths are in steps: samples of audio, or frames of features."""
+
+    kind: Kind
+    features: int
+    sample_rate: int
+    hop_length: int  # samples in one feature frame
+    frame_ratio: int  # feature frames in one encoded frame
+    known_positions: int  # feature frames that the model has positions for, until it makes more
+
+    @classmethod
+    def of(cls, model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> Interface:
+        features = model.preprocessor.featurizer.fb.shape[1] * model.preprocessor.frame_splicing
+        return cls(
+            kind=kind,
+            features=features,
+            sample_rate=int(model.settings["preprocessor"].get("sample_rate", 16000)),
+            hop_length=model.preprocessor.hop_length,
+            frame_ratio=frame_ratio(model.encoder, features),
+            known_positions=int(model.settings["encoder"].get("pos_emb_max_len", 5000)),
+        )
+
+    @property
+    def names(self) -> tuple[str, str]:
+        return _NAMES[self.kind]
+
+    @property
+    def steps_in_frame(self) -> int:
+        return self.hop_length if self.kind == "audio" else 1
+
+    @property
+    def shortest(self) -> int:
+        """Steps that a batch has at least; shorter utterances are padded, and tell their own length."""
+        return _FEWEST_ENCODED * self.frame_ratio * self.steps_in_frame
+
+    @property
+    def seconds_per_frame(self) -> float:
+        """Of an encoded frame."""
+        return self.frame_ratio * self.hop_length / self.sample_rate
+
+    def steps(self, seconds: float) -> int:
+        return int(seconds * self.sample_rate) * self.steps_in_frame // self.hop_length
+
+    def example(self) -> tuple[Tensor, Tensor]:
+        """What tracing looks at."""
+        length = max(self.steps(_EXAMPLE_SECONDS), 4 * self.shortest)
+        return self.batch([length, length - self.shortest], torch.Generator().manual_seed(0))
+
+    def batch(self, lengths: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Noise, also where padding should be: nobody may look there."""
+        steps = max(lengths)
+        shape = (len(lengths), steps) if self.kind == "audio" else (len(lengths), self.features, steps)
+        scale = 0.1 if self.kind == "audio" else 1.0  # as loud as speech; features are normalised
+        return scale * torch.randn(shape, generator=generator), torch.tensor(list(lengths))
+
+    def dynamic_shapes(self) -> dict[str, Any]:
+        signal, length = self.names
+        batch = Dim("batch")
+        time = Dim("samples" if self.kind == "audio" else "frames", min=self.shortest)
+        return {signal: {0: batch, 1 if self.kind == "audio" else 2: time}, length: {0: batch}}

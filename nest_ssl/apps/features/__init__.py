@@ -1,0 +1,7 @@
+"""Features of a pre-trained encoder: `Encoder` for waveforms, `extract` for files and manifests to files."""
+
+from nest_ssl.apps.features.encoder import Encoder, Numerics
+from nest_ssl.apps.features.extract import Request, Summary, extract
+from nest_ssl.apps.features.layers import Layers
+
+__all__ = ["Encoder", "Layers", "Numerics", "Request", "Summary", "extract"]

@@ -1,0 +1,108 @@
+"""A pre-trained encoder that only listens: waveforms in, features of any layer out, nothing random."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from nest_ssl.checkpoint import restore_for_use
+from nest_ssl.errors import AudioError, NestError
+from nest_ssl.model import ConformerEncoder
+from nest_ssl.model.fast import encode_batch
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+
+Numerics = Literal["exact", "fast"]
+
+
+class Encoder:
+    """A model in evaluation mode, so without dither, dropout and masks, and without gradients.
+
+    `exact` pads a batch as NeMo does and computes what NeMo computes of that batch. `fast` leaves the padding out: the
+    neighbours in a batch do not matter, and the last bits differ.
+    """
+
+    def __init__(self, model: EncDecDenoiseMaskedTokenPredModel, numerics: Numerics = "exact") -> None:
+        self.model = model.eval()
+        self.numerics = numerics
+        self.device = next(model.parameters()).device
+        self.encoder: ConformerEncoder = model.encoder
+        self.last_layer = len(self.encoder.layers)
+        self.sample_rate: int = model.settings["sample_rate"]
+        reasons = model.reasons_for_exact()
+        if numerics == "fast" and reasons:
+            raise NestError(f"--numerics: fast cannot do {', '.join(reasons)} of this model; use exact")
+
+    @classmethod
+    def load(cls, path: Path | str, numerics: Numerics = "exact", device: str | None = None) -> Encoder:
+        """The encoder in a `.nemo`, `.safetensors` or `.ckpt` file, on the GPU if there is one."""
+        return cls(restore_for_use(path, device), numerics)
+
+    def with_random_weights(self, seed: int) -> Encoder:
+        """The same architecture as training would start it."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = EncDecDenoiseMaskedTokenPredModel(cfg=self.model.cfg)
+        return Encoder(model.to(self.device), self.numerics)
+
+    def check_layers(self, numbers: Sequence[int]) -> None:
+        """Refuse what this model cannot give: layers of another frame rate, or of unequal size side by side."""
+        others = [number for number in numbers if number != self.last_layer]
+        if others and self.encoder.reduction_position is not None:
+            raise NestError("--layers: this model reduces its frame rate between layers; only the last one can be had")
+        if others and len(others) < len(numbers) and self.encoder.out_proj is not None:
+            raise NestError("--layers: this model's output is not as wide as its layers; ask for one or the other")
+
+    def refuse_short(self, waveform: Tensor, where: str) -> None:
+        """An AudioError for samples (S) that do not make a single frame."""
+        if int(self.model.preprocessor.frames(torch.tensor(len(waveform)))) < 1:
+            raise AudioError(f"{where}: {len(waveform)} samples are too few for one frame", "empty")
+
+    @torch.inference_mode()
+    def encode(self, waveforms: Sequence[Tensor], layers: Sequence[int]) -> list[list[Tensor]]:
+        """Waveforms (S), which are one batch, to the outputs (U, D) of these layers for each of them, on the CPU."""
+        self.refuse_short(min(waveforms, key=len), "a waveform")
+        self.check_layers(layers)
+        lengths = torch.tensor([len(waveform) for waveform in waveforms])
+        signal = nn.utils.rnn.pad_sequence(list(waveforms), batch_first=True)
+        run = self._fast if self.numerics == "fast" else self._exact
+        outputs = run(signal.to(self.device), lengths.to(self.device), set(layers))
+        return [[outputs[layer][row].cpu() for layer in layers] for row in range(len(waveforms))]
+
+    def _exact(self, signal: Tensor, lengths: Tensor, layers: set[int]) -> dict[int, Sequence[Tensor]]:
+        features, frames = self.model.preprocessor(input_signal=signal, length=lengths)
+        stages = {0: self.encoder.pre_encode, **dict(enumerate(self.encoder.layers, start=1))}
+        with _outputs({layer: stages[layer] for layer in layers - {self.last_layer}}) as outputs:
+            last, valid = self.encoder(audio_signal=features, length=frames)
+        outputs[self.last_layer] = last.transpose(1, 2)  # (B, D, U) -> (B, U, D)
+        return {
+            layer: [row[:count] for row, count in zip(outputs[layer], valid.tolist(), strict=True)] for layer in layers
+        }
+
+    def _fast(self, signal: Tensor, lengths: Tensor, layers: set[int]) -> dict[int, Sequence[Tensor]]:
+        inner = layers - {0, self.last_layer}
+        stages = {layer: self.encoder.layers[layer - 1].get_submodule("norm_out") for layer in inner}  # a block's end
+        with _outputs(stages) as outputs:
+            outputs[0], outputs[self.last_layer], counts = encode_batch(self.model.parts, signal, lengths)
+        return {layer: outputs[layer].split(counts) for layer in layers}
+
+
+@contextmanager
+def _outputs(stages: Mapping[int, nn.Module]) -> Iterator[dict[int, Tensor]]:
+    """What these modules give while the block runs, under the same numbers."""
+    outputs: dict[int, Tensor] = {}
+
+    def keep(number: int) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            outputs[number] = output[0] if isinstance(output, tuple) else output  # sub-sampling adds its lengths
+
+        return hook
+
+    with ExitStack() as stack:
+        for number, stage in stages.items():
+            stack.callback(stage.register_forward_hook(keep(number)).remove)
+        yield outputs

@@ -1,0 +1,222 @@
+"""Files and manifests to features on the disk: batched by duration, going on where it was stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from nest_ssl.apps.features.encoder import Encoder, Numerics
+from nest_ssl.apps.features.layers import Layers
+from nest_ssl.apps.features.store import INDEX, Dtype, Format, Store, file_fingerprint
+from nest_ssl.apps.features.utterances import (
+    Utterance,
+    batches_by_duration,
+    list_entries,
+    measure,
+    read,
+    shared_folder,
+    unique_names,
+)
+from nest_ssl.checkpoint import pretrained_file
+from nest_ssl.data.audio import ChannelSelector
+from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.errors import AudioError
+from nest_ssl.folder_lock import lock_folder
+
+Pooling = Literal["none", "mean"]
+Batch = list[Utterance]
+Waveforms = list[tuple[Utterance, Tensor]]
+Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to say
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to encode, how, and where to put it."""
+
+    model: Path
+    inputs: Sequence[str]
+    output: Path
+    layers: str = "last"
+    mix: str | None = None
+    pool: Pooling = "none"
+    format: Format = "npy"
+    dtype: Dtype = "float32"
+    numerics: Numerics = "exact"
+    batch_seconds: Seconds = 60.0
+    channel_selector: ChannelSelector = None
+    stop_at_bad_audio: bool = False
+    device: str | None = None
+
+
+@dataclass
+class Summary:
+    """What was done; `skipped` says why for each utterance that could not be read."""
+
+    index: str
+    written: int = 0
+    kept: int = 0
+    seconds: Seconds = 0.0  # of audio that was encoded now
+    took: Seconds = 0.0  # to read, encode and write that
+    skipped: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def extract(request: Request, progress: Progress) -> Summary:
+    """Write the features of every utterance that has none yet, and the index of all."""
+    with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
+        return _extract(request, progress)
+
+
+def _extract(request: Request, progress: Progress) -> Summary:
+    model = pretrained_file(request.model)
+    entries = list_entries(request.inputs)
+    encoder = Encoder.load(model, request.numerics, request.device)
+    layers = _layers(request, encoder)
+    store = Store(request.output, request.format, request.dtype)
+    root = store.root(shared_folder(entries))
+    store.open({"root": root, **_settings(request, layers, file_fingerprint(model))})
+    run = _Run(request, encoder, layers, store)
+    utterances = run.measured(entries, root)
+    run.encode(run.batches(utterances), progress)
+    store.write_index(run.index_lines(utterances))
+    return run.summary
+
+
+def _layers(request: Request, encoder: Encoder) -> Layers:
+    last = encoder.last_layer
+    layers = Layers.parse(request.layers, last) if request.mix is None else Layers.mix(request.mix, last)
+    encoder.check_layers(layers.numbers)
+    return layers
+
+
+def _settings(request: Request, layers: Layers, fingerprint: str) -> dict[str, Any]:
+    """All that decides what the features of an utterance are."""
+    return {
+        "model": fingerprint,
+        "layers": list(layers.numbers),
+        "mix": None if layers.weights is None else list(layers.weights),
+        "pool": request.pool,
+        "dtype": request.dtype,
+        "format": request.format,
+        "numerics": request.numerics,
+        "channel_selector": request.channel_selector,
+    }
+
+
+class _Run:
+    """One pass over the batches."""
+
+    def __init__(self, request: Request, encoder: Encoder, layers: Layers, store: Store) -> None:
+        self.request = request
+        self.encoder = encoder
+        self.layers = layers
+        self.store = store
+        self.summary = Summary(index=str(store.folder / INDEX))
+        self._shapes: dict[str, tuple[int, ...]] = {}  # by name, of what is on the disk
+
+    def measured(self, entries: Sequence[ManifestEntry], root: str) -> list[Utterance]:
+        """The entries that can be opened, in their order."""
+        utterances = []
+        for name, entry in zip(unique_names(entries, root), entries, strict=True):
+            try:
+                utterances.append(Utterance(name, entry, measure(entry)))
+            except AudioError as error:
+                self._skip(error)
+        return utterances
+
+    def batches(self, utterances: Sequence[Utterance]) -> list[Batch]:
+        """What no earlier run finished, the same part only once.
+
+        A run that was stopped finds the same batches again, and therefore the same bits, which padding can move.
+        """
+        distinct = {utterance.name: utterance for utterance in utterances}
+        finished = self.store.finished()
+        self._shapes = {name: finished[name] for name in distinct if name in finished}
+        self.summary.kept = len(self._shapes)
+        waiting = [utterance for name, utterance in distinct.items() if name not in finished]
+        batches = batches_by_duration([utterance.seconds for utterance in waiting], self.request.batch_seconds)
+        return [[waiting[index] for index in batch] for batch in batches]
+
+    def encode(self, batches: Sequence[Batch], progress: Progress) -> None:
+        """Write what is not there yet; a batch of which a part is there is done again."""
+        waiting = [batch for batch in batches if not self._keep(batch)]
+        total = sum(utterance.seconds for batch in waiting for utterance in batch)
+        started = time.monotonic()
+        for batch, waveforms in self._read_ahead(waiting):
+            self._write(waveforms)
+            self.summary.seconds += sum(utterance.seconds for utterance in batch)
+            self.summary.took = time.monotonic() - started
+            progress(self.summary.seconds, total, f"{self.summary.written:,} utterances")
+
+    def index_lines(self, utterances: Sequence[Utterance]) -> Iterator[dict[str, Any]]:
+        """A line for each utterance that has features, in the order of the inputs."""
+        for utterance in utterances:
+            shape = self._shapes.get(utterance.name)
+            if shape is None:
+                continue
+            entry = utterance.entry
+            line = {"id": utterance.name, "source": entry.audio_file, "offset": entry.offset}
+            file = self.store.path(utterance).relative_to(self.store.folder).as_posix()
+            frames = {"frames": shape[-2]} if self.request.pool == "none" else {}
+            yield line | {"seconds": utterance.seconds, "file": file} | frames | {"shape": shape}
+
+    def _keep(self, batch: Batch) -> bool:
+        """Whether all its features are there already."""
+        if not all(self.store.path(utterance).is_file() for utterance in batch):
+            return False
+        self._shapes.update({utterance.name: self.store.shape(utterance) for utterance in batch})
+        self.summary.kept += len(batch)
+        return True
+
+    def _read_ahead(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Waveforms]]:
+        """Each batch with its audio, which is read while the one before is encoded."""
+        with ThreadPoolExecutor(1) as reader:
+            coming = None
+            for batch, following in zip_longest(batches, batches[1:]):
+                audio = (coming or reader.submit(self._read, batch)).result()
+                coming = None if following is None else reader.submit(self._read, following)
+                yield batch, self._usable(audio)
+
+    def _read(self, batch: Batch) -> list[tuple[Utterance, Tensor | AudioError]]:
+        """In a thread of its own, which therefore leaves it to others to count what failed."""
+        audio: list[tuple[Utterance, Tensor | AudioError]] = []
+        for utterance in batch:
+            try:
+                waveform = read(utterance.entry, self.encoder.sample_rate, self.request.channel_selector)
+                self.encoder.refuse_short(waveform, f"{utterance.entry.audio_file} ({utterance.entry.line})")
+                audio.append((utterance, waveform))
+            except AudioError as error:
+                audio.append((utterance, error))
+        return audio
+
+    def _usable(self, audio: list[tuple[Utterance, Tensor | AudioError]]) -> Waveforms:
+        for _, error in audio:
+            if isinstance(error, AudioError):
+                self._skip(error)
+        return [(utterance, waveform) for utterance, waveform in audio if isinstance(waveform, Tensor)]
+
+    def _skip(self, error: AudioError) -> None:
+        if self.request.stop_at_bad_audio:
+            raise error
+        self.summary.skipped.append(str(error))
+
+    def _write(self, waveforms: Waveforms) -> None:
+        if not waveforms:
+            return
+        encoded = self.encoder.encode([waveform for _, waveform in waveforms], self.layers.numbers)
+        for (utterance, _), outputs in zip(waveforms, encoded, strict=True):
+            features = self.layers.combined(outputs)
+            if self.request.pool == "mean":
+                features = features.mean(dim=-2)  # (..., U, D) -> (..., D)
+            self.store.write(utterance, features.numpy())
+            self._shapes[utterance.name] = tuple(features.shape)
+            self.summary.written += 1

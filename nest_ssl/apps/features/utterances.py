@@ -1,0 +1,123 @@
+"""What is to be encoded: files, and lines of manifests, each with a name that no other has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nest_ssl.data.audio import AudioFile, ChannelSelector
+from nest_ssl.data.manifest import ManifestEntry, Seconds, fingerprint, parse_rows, parse_value
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.problems import file_name, read_entry, seconds_in_file, with_line
+from nest_ssl.errors import AudioError, ManifestError
+
+MANIFEST_SUFFIXES = (".json", ".jsonl", ".manifest")
+_LONGEST_NAME = 200  # bytes of the 255 that file systems allow; a suffix follows
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A part of an audio file, under the name that its features get."""
+
+    name: str
+    entry: ManifestEntry
+    seconds: Seconds  # as the manifest or the file's header says
+
+
+def list_entries(inputs: Iterable[str]) -> list[ManifestEntry]:
+    """Audio files as they are, and the lines of what ends as a manifest does."""
+    entries: list[ManifestEntry] = []
+    for text in inputs:
+        if text.endswith(MANIFEST_SUFFIXES):
+            entries.extend(entry for entry, _ in labelled_entries(text))
+        else:
+            entries.append(ManifestEntry(os.path.expanduser(text), None, 0.0, "command line"))  # noqa: PTH111
+    return entries
+
+
+def labelled_entries(manifest: str) -> Iterator[tuple[ManifestEntry, dict[str, Any]]]:
+    """The lines of a manifest, with all the fields that they have."""
+    file = resolve_path(manifest)
+    count = 0
+    for number, value in parse_rows(file, "MANIFEST"):
+        try:
+            yield parse_value(value).entry(file, number), value
+        except ValueError as error:
+            raise ManifestError(f"{file}:{number}: {error}") from None
+        count += 1
+    if not count:
+        raise ManifestError(f"{manifest}: has no entries")
+
+
+def measure(entry: ManifestEntry) -> Seconds:
+    """How long an entry is, as its line says or else its file's header; an AudioError if neither can tell."""
+    if entry.duration is not None:
+        return entry.duration
+    try:
+        with AudioFile(file_name(entry)) as file:
+            return max(0.0, seconds_in_file(file) - entry.offset)
+    except AudioError as error:
+        raise with_line(error, entry) from error
+
+
+def shared_folder(entries: Sequence[ManifestEntry]) -> str:
+    """The innermost folder that holds all files."""
+    try:
+        return os.path.commonpath({os.path.dirname(_absolute(entry)) for entry in entries})  # noqa: PTH120
+    except ValueError:  # several drives of Windows
+        return ""
+
+
+def unique_names(entries: Sequence[ManifestEntry], folder: str) -> list[str]:
+    """A relative path for each entry, as its file lies below the folder; only equal parts share a name.
+
+    `a/x.wav` keeps its suffix, since `a/x.flac` may exist too; a part of it is `a/x.wav@<offset>+<duration>`.
+    """
+    taken: dict[str, Any] = {}
+    return [_name(entry, folder, taken) for entry in entries]
+
+
+def _name(entry: ManifestEntry, folder: str, taken: dict[str, Any]) -> str:
+    path = _absolute(entry)
+    part = (entry.audio_file, entry.offset, entry.duration)
+    name = Path(os.path.relpath(path, folder) if folder else path.replace(":", "")).as_posix()
+    if entry.offset or entry.duration is not None:
+        name += f"@{entry.offset:.6g}+{'' if entry.duration is None else f'{entry.duration:.6g}'}"
+    parent, _, last = name.rpartition("/")
+    is_long, is_one_of_several = len(last.encode()) > _LONGEST_NAME, not isinstance(entry.audio_file, str)
+    if is_long or is_one_of_several or taken.setdefault(name.casefold(), part) != part:
+        last = f"{last.encode()[:_LONGEST_NAME].decode(errors='ignore')}~{fingerprint(repr(part)):016x}"
+    return f"{parent}/{last}" if parent else last
+
+
+def _absolute(entry: ManifestEntry) -> str:
+    return os.path.abspath(file_name(entry))  # noqa: PTH100 - pathlib's resolve would follow links
+
+
+def batches_by_duration(durations: Sequence[Seconds], batch_seconds: Seconds) -> list[list[int]]:
+    """Indices from long to short, in batches of at most so many seconds, padding included.
+
+    Long ones first: if the memory does not suffice, that is known at once. One that is longer goes by itself.
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(durations)), key=lambda index: -durations[index]):
+        if batches and durations[batches[-1][0]] * (len(batches[-1]) + 1) <= batch_seconds:
+            batches[-1].append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+def read(entry: ManifestEntry, sample_rate: int, channel_selector: ChannelSelector = None) -> Tensor:
+    """The samples of an entry; an AudioError says which line of which manifest named what cannot be read."""
+    try:
+        samples, _ = read_entry(entry, target_sr=sample_rate, channel_selector=channel_selector)
+    except AudioError as error:
+        raise with_line(error, entry) from error
+    return torch.from_numpy(samples)

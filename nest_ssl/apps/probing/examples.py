@@ -1,0 +1,75 @@
+"""Labelled utterances: what a probe is fitted on and tried on."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nest_ssl.apps.features.utterances import labelled_entries
+from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.errors import ManifestError, nearest
+
+FEWEST = 5  # utterances of a label: one to try, one to choose the layer by, the others to learn from
+
+
+@dataclass(frozen=True)
+class Example:
+    """An utterance, what it is an example of, and what must not be on both sides of the split, such as its speaker."""
+
+    entry: ManifestEntry
+    label: str
+    group: str
+
+
+def load_examples(manifest: str, label: str, group_by: str | None) -> list[Example]:
+    """The lines of a manifest; without `group_by`, those of one audio file are a group."""
+    examples = []
+    for entry, fields in labelled_entries(manifest):
+        for field in (label, group_by):
+            if field is not None and not isinstance(fields.get(field), str | int | float):
+                hint = nearest(field, fields)
+                raise ManifestError(f"{entry.line}: has no field {field!r} that is a word or a number{hint}")
+        group = str(entry.audio_file if group_by is None else fields[group_by])
+        examples.append(Example(entry, str(fields[label]), group))
+    return examples
+
+
+def sampled(examples: list[Example], limit: int, seed: int) -> list[Example]:
+    """At most so many, by chance."""
+    return examples if len(examples) <= limit else random.Random(seed).sample(examples, limit)
+
+
+def frequent(examples: Sequence[Example]) -> list[Example]:
+    """Those of the labels that have enough utterances."""
+    counts = Counter(example.label for example in examples)
+    return [example for example in examples if counts[example.label] >= FEWEST]
+
+
+def folds(examples: Sequence[Example], count: int, seed: int) -> Iterator[tuple[list[int], list[int]]]:
+    """Divisions into two parts by indices, the second about one in `count` and each time another: labels as in the
+    whole, no group in both."""
+    from sklearn.model_selection import StratifiedGroupKFold
+
+    groups, labels = [example.group for example in examples], [example.label for example in examples]
+    if len(set(groups)) < count:
+        raise ManifestError(
+            f"all utterances are of {len(set(groups))} groups; expected at least {count}, to split them"
+        )
+    divided = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+    for first, second in divided.split(np.zeros(len(examples)), labels, groups):
+        left = {labels[index] for index in first}
+        if len(left) < 2:
+            raise ManifestError(
+                f"only label {left.pop()!r} is left to learn from, since no group may be on both sides of a split; "
+                "give utterances of more groups, or let another field divide them with --group-by"
+            )
+        yield first.tolist(), second.tolist()
+
+
+def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int], list[int]]:
+    """The first of the divisions."""
+    return next(folds(examples, share, seed))

@@ -1,0 +1,89 @@
+"""All that a report says of a run, each part read or computed once, when it is first asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nest_ssl.apps.report.adjusted import adjustments_of, asked_for
+from nest_ssl.apps.report.data_sets import DataSet, data_sets
+from nest_ssl.apps.report.figures import Figure, as_numbers, key_figures
+from nest_ssl.apps.report.health import Health, Signs, health_of, signs_of
+from nest_ssl.apps.report.preset import Change, Preset, nearest_preset
+from nest_ssl.apps.report.run import Run
+from nest_ssl.apps.report.samples import SampleSet, newest_samples
+from nest_ssl.apps.report.status import Status, status_of
+from nest_ssl.config.machine import Adjustment
+from nest_ssl.errors import NestError
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A run with everything that is read from it once."""
+
+    run: Run
+    now: float
+    presets: Sequence[Preset]
+
+    @cached_property
+    def status(self) -> Status:
+        return status_of(self.run, self.now)
+
+    @cached_property
+    def signs(self) -> Signs:
+        return signs_of(self.run, self.status.step)
+
+    @cached_property
+    def health(self) -> Health:
+        return health_of(self.signs)
+
+    @cached_property
+    def figures(self) -> list[Figure]:
+        return key_figures(self.run, self.status)
+
+    @cached_property
+    def data(self) -> list[DataSet]:
+        return data_sets(self.run)
+
+    @cached_property
+    def samples(self) -> SampleSet | NestError | None:
+        """The newest, or why they cannot be read."""
+        try:
+            return newest_samples(self.run.folder)
+        except NestError as error:
+            return error
+
+    @cached_property
+    def adjusted(self) -> dict[str, Adjustment]:
+        """By key."""
+        return adjustments_of(self.run)
+
+    @cached_property
+    def preset(self) -> tuple[Preset, list[Change]] | None:
+        """The nearest to what was asked for, and what was changed in it: by somebody, not by the machine."""
+        return nearest_preset(asked_for(self.run.config, self.adjusted), list(self.presets))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Key figures and verdict, for machines."""
+        status, health = self.status, self.health
+        findings = [{"state": of.state, "finding": of.key, **of.values} for of in health.findings]
+        return {
+            "run": str(self.run.folder),
+            "state": status.state,
+            "total_steps": status.total,
+            "seconds_left": status.seconds_left,
+            "seconds_since_newest_number": status.age,
+            "health": health.state,
+            "verdict": health.word,
+            "findings": findings,
+            "figures": as_numbers(self.figures),
+        }
+
+
+def gather(runs: Sequence[Run], presets: Sequence[Preset]) -> list[RunReport]:
+    """All of them at one moment."""
+    now = time.time()
+    return [RunReport(run, now, presets) for run in runs]

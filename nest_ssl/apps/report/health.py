@@ -1,0 +1,254 @@
+"""Does the run learn, and from targets worth learning? Read from code books, loss and accuracy, with the reasons.
+
+Three levels of a loss have a meaning. log V: every code is as likely as any other; nothing has been learnt. log P, P
+being the perplexity of the targets: which codes are frequent is known, and nothing else. Below it, frames tell about
+their masked neighbours, which is what pre-training is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from nest_ssl.apps.report.events import Series
+from nest_ssl.apps.report.figures import RECENT_POINTS, recent
+from nest_ssl.apps.report.run import Run
+
+State = Literal["good", "early", "caution", "bad", "unknown"]
+_WORST_FIRST: tuple[State, ...] = ("bad", "caution", "early", "good", "unknown")
+
+# Targets that carry less than half of the bits of their code book: fewer than sqrt(V) codes at work. On data/dummy_ssl,
+# normalised features carry 0.70 (V=8192) and 0.82 (V=256) of them, features without normalisation 0.2.
+TARGET_BITS = 0.5
+CODES_EVER = 0.1  # share of the codes that occurred at all: nine of ten idle means that frames hardly differ
+# Variety of predictions (perplexity) against that of the targets: a model that knows only which codes are frequent
+# predicts those, in nest_tiny 0.02 to 0.08 of the targets' variety; with context it is 0.12 and more.
+VARIED_SHARE = 0.1
+FALLEN_SHARE = 0.5  # of the best variety so far: more than validations differ by
+COLLAPSED_SHARE = 0.1  # of the best: the same few codes again, whatever is heard
+LEARNT_LOSS = 0.99  # of log V: mean losses vary by less than a percent of it, so anything below is learnt
+CHANCE_TIMES = 2.0  # accuracy of at least twice 1/V is not luck
+RISEN_LOSS = 1.1  # validation loss against its best: small sets make it vary by 5% to 8% in healthy runs
+VALIDATIONS = 3  # whose median is the validation loss of now
+NOT_FINITE_SHARE = 0.1  # of the newest losses: mixed precision loses a step now and then, not every tenth
+STUCK_WARMUPS = 10  # warm-ups after which frequencies alone are too little; nest_tiny is beyond them after 5
+DEFAULT_WARMUP = 1000  # steps to wait with a verdict where the configuration has no warm-up
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One observation: `key` names its sentence, `values` are the numbers in it."""
+
+    state: State
+    key: str
+    values: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Book:
+    """The latest numbers of one code book; None where the run does not log them."""
+
+    number: int
+    target_coverage: float | None
+    target_perplexity: float | None
+    target_cumulative_coverage: float | None
+    predicted_coverage: float | None
+    predicted_perplexity: float | None
+    best_predicted_perplexity: float | None
+
+    @property
+    def least_predicted_perplexity(self) -> float | None:
+        """Below it, the predictions narrow."""
+        return None if self.best_predicted_perplexity is None else FALLEN_SHARE * self.best_predicted_perplexity
+
+    @property
+    def predictions_narrow(self) -> bool:
+        return _below(self.predicted_perplexity, self.least_predicted_perplexity)
+
+
+@dataclass(frozen=True)
+class Signs:
+    """All that the verdict rests on."""
+
+    codes: int | None  # V
+    books: tuple[Book, ...]
+    loss: float | None
+    accuracy: float | None
+    val_loss: float | None
+    best_val_loss: float | None
+    step: int
+    warmup: int
+    not_finite: float = 0.0  # share of the newest training losses
+
+    @property
+    def warm(self) -> bool:
+        return self.step >= self.warmup
+
+    @property
+    def guessing(self) -> float | None:
+        """log V: the loss of taking every code for as likely as any other."""
+        return math.log(self.codes) if self.codes is not None and self.codes > 1 else None
+
+    @property
+    def least_accuracy(self) -> float | None:
+        """Below it, accuracy may be luck."""
+        return CHANCE_TIMES / self.codes if self.codes else None
+
+    @property
+    def least_perplexity(self) -> float | None:
+        """Below it, targets carry too few of the bits of their code book."""
+        return self.codes**TARGET_BITS if self.codes else None
+
+    @property
+    def highest_val_loss(self) -> float | None:
+        """Above it, the validation loss has risen."""
+        return None if self.best_val_loss is None else RISEN_LOSS * self.best_val_loss
+
+    @property
+    def val_rises(self) -> bool:
+        now, highest = self.val_loss, self.highest_val_loss
+        return self.warm and now is not None and highest is not None and now > highest
+
+    @property
+    def frequencies(self) -> float | None:
+        """log P: the loss of knowing how frequent every code is; the mean over the books, as the loss is."""
+        known = [math.log(max(book.target_perplexity, 1.0)) for book in self.books if book.target_perplexity]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def uses_context(self) -> bool:
+        """The loss is below what frequencies are worth."""
+        return self.loss is not None and self.frequencies is not None and self.loss <= self.frequencies
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was found, worst first; the worst is the verdict."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def state(self) -> State:
+        return self.findings[0].state
+
+    @property
+    def word(self) -> str:
+        """The verdict's own name: which of the bad things it is."""
+        return self.findings[0].key if self.state in ("bad", "caution") else self.state
+
+
+def signs_of(run: Run, step: int) -> Signs:
+    """The latest numbers of a run."""
+    get = run.history.get
+    val_loss = get("val_loss")
+    finite = None if val_loss is None or not len(val_loss.finite) else val_loss.finite.values
+    warmup = run.whole_setting("model.optim.sched.warmup_steps")
+    codes = run.whole_setting("model.num_classes")
+    accuracy = _finite(recent(get("train_accuracy")))
+    return Signs(
+        codes=codes if codes is not None and codes > 0 else None,
+        books=tuple(_books(run)),
+        loss=_finite(recent(get("train_loss"))),
+        accuracy=_last(get("val_accuracy")) if accuracy is None else accuracy,
+        val_loss=None if finite is None else float(np.median(finite[-VALIDATIONS:])),
+        best_val_loss=None if finite is None else float(finite.min()),
+        step=step,
+        warmup=DEFAULT_WARMUP if warmup is None else warmup,
+        not_finite=_share_not_finite(get("train_loss")),
+    )
+
+
+def health_of(signs: Signs) -> Health:
+    """Every finding; a run without any says how far it is, or that nothing can be told."""
+    findings = [*_of_targets(signs), *_of_predictions(signs), *_of_loss(signs)]
+    return Health(tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))))
+
+
+def _of_targets(signs: Signs) -> Iterator[Finding]:
+    for book in signs.books:
+        if book.target_perplexity is None or signs.codes is None or signs.least_perplexity is None:
+            continue
+        values = {"book": book.number, "perplexity": book.target_perplexity, "codes": signs.codes}
+        if book.target_perplexity < signs.least_perplexity:
+            yield Finding("bad", "few_targets", values)
+        elif signs.warm and _below(book.target_cumulative_coverage, CODES_EVER):
+            yield Finding("caution", "idle_codes", {**values, "share": book.target_cumulative_coverage or 0.0})
+        else:
+            yield Finding("good", "varied_targets", values)
+    if not any(book.target_perplexity is not None for book in signs.books):
+        yield Finding("unknown", "no_codebooks")
+
+
+def _of_predictions(signs: Signs) -> Iterator[Finding]:
+    for book in signs.books:
+        predicted, targets, best = book.predicted_perplexity, book.target_perplexity, book.best_predicted_perplexity
+        if predicted is None or targets is None or best is None:
+            continue
+        values = {"book": book.number, "predicted": predicted, "targets": targets, "best_codes": best}
+        if best < VARIED_SHARE * targets:
+            yield Finding("good" if signs.uses_context else "early", "few_predictions", values)
+        elif predicted < COLLAPSED_SHARE * best:
+            yield Finding("bad", "collapsing", values)
+        elif book.predictions_narrow:
+            yield Finding("caution", "narrowing", values)
+        else:
+            yield Finding("good", "varied_predictions", values)
+
+
+def _of_loss(signs: Signs) -> Iterator[Finding]:
+    if signs.not_finite > NOT_FINITE_SHARE:
+        yield Finding("bad", "not_finite", {"share": signs.not_finite})
+    if signs.loss is None or signs.codes is None or (guessing := signs.guessing) is None:
+        yield Finding("unknown", "no_loss")
+        return
+    values = {"loss": signs.loss, "guessing": guessing, "step": signs.step, "warmup": signs.warmup}
+    if not signs.warm:
+        yield Finding("early", "warming_up", values)
+    elif signs.loss > LEARNT_LOSS * guessing:
+        yield Finding("bad", "not_learning", values)
+    elif signs.accuracy is not None and _below(signs.accuracy, signs.least_accuracy):
+        yield Finding("caution", "chance", {**values, "accuracy": signs.accuracy, "chance": 1 / signs.codes})
+    elif signs.frequencies is not None and not signs.uses_context:
+        values["frequencies"] = signs.frequencies
+        stuck = signs.step >= STUCK_WARMUPS * signs.warmup
+        yield Finding("caution", "stuck", values) if stuck else Finding("early", "only_frequencies", values)
+    else:
+        yield Finding("good", "learning", values)
+    if signs.val_rises:
+        yield Finding("caution", "val_rises", {"now": signs.val_loss or 0.0, "best": signs.best_val_loss or 0.0})
+
+
+def _books(run: Run) -> Iterator[Book]:
+    for number in range(run.books):
+        found = {name: run.history.get(f"codebook_{number}/{name}") for name in _BOOK_TAGS}
+        predicted = found["predicted_perplexity"]
+        best = float(predicted.finite.values.max()) if predicted is not None and len(predicted.finite) else None
+        yield Book(number, best_predicted_perplexity=best, **{name: _last(series) for name, series in found.items()})
+
+
+_BOOK_TAGS = (
+    *("target_coverage", "target_perplexity", "target_cumulative_coverage"),
+    *("predicted_coverage", "predicted_perplexity"),
+)
+
+
+def _share_not_finite(series: Series | None) -> float:
+    """Of as many as there are, unlike a mean: among a few, a single one would be a large share."""
+    newest = np.empty(0) if series is None else series.values[-RECENT_POINTS:]
+    return 1 - float(np.isfinite(newest).mean()) if len(newest) else 0.0
+
+
+def _last(series: Series | None) -> float | None:
+    return series.finite.last if series is not None and len(series.finite) else None
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def _below(value: float | None, bound: float | None) -> bool:
+    return value is not None and bound is not None and value < bound

@@ -1,0 +1,157 @@
+"""A run's folder as it is now, also while the run is writing to it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nest_ssl.apps.report.events import EVENT_FILES, LARGEST_WHOLE, History, read_history
+from nest_ssl.apps.report.foreign import open_inside, read_config, read_inside
+from nest_ssl.errors import NestError
+from nest_ssl.training.callbacks.problem_report import PROBLEM_REPORT, read_report
+
+_SEARCHED = 4  # levels below a folder that is none
+_LARGEST_JSON = 16 * 2**20  # bytes
+_LARGEST_PROBLEMS = 256 * 2**20
+MOST_BOOKS = 256  # NEST has 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a folder says of its run; `name` tells it from the other runs of the same page."""
+
+    folder: Path
+    name: str
+    config: dict[str, Any]
+    earlier_configs: list[dict[str, Any]]  # of the starts before, in their order
+    environment: dict[str, Any]
+    history: History
+
+    def setting(self, key: str) -> Any:
+        """The configuration's value of a dotted key, or None."""
+        value: Any = self.config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value
+
+    def whole_setting(self, key: str) -> int | None:
+        """The same, if it is a whole number."""
+        value = self.setting(key)
+        return value if type(value) is int and abs(value) <= LARGEST_WHOLE else None
+
+    @property
+    def books(self) -> int:
+        """Code books of the configuration, as far as anybody would have them."""
+        return min(max(self.whole_setting("model.num_books") or 1, 1), MOST_BOOKS)
+
+    @cached_property
+    def problems(self) -> list[dict[str, Any]]:
+        """Audio that was skipped or suspicious, as the processes of the run listed it."""
+        reports = sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))
+        return [record for report in reports for record in self._problems(report)]
+
+    def _problems(self, report: Path) -> list[dict[str, Any]]:
+        with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # looked at only
+            records = read_report(report)
+        return [record for record in records if _is_problem(record)]
+
+    @cached_property
+    def nonfinite_batches(self) -> list[str]:
+        """Files of batches that were kept because their loss or gradient was not finite."""
+        return sorted(path.name for path in (self.folder / "nonfinite_batches").glob("*.pt"))
+
+    @cached_property
+    def checkpoint_step(self) -> int:
+        """The newest step that the name of a checkpoint tells; 0 without one."""
+        names = (path.name for path in (self.folder / "checkpoints").glob("*step=*"))
+        steps = (int(found[1]) for name in names if (found := re.search(r"step=(\d+)", name)))
+        return max((step for step in steps if step <= LARGEST_WHOLE), default=0)
+
+
+def newest_run(folder: Path) -> Path:
+    """The folder itself, or the run below it that was last written to, if it only holds those of others."""
+    if not folder.is_dir() or is_run(folder):
+        return folder
+    below = [path for path in _folders_below(folder) if is_run(path)]
+    return max(below, key=_last_written, default=folder)
+
+
+def open_runs(folders: Sequence[Path]) -> list[Run]:
+    """The runs of these folders, each under a name of its own."""
+    return [_open(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / "config.yaml").is_file() or any(folder.glob(EVENT_FILES))
+
+
+def _open(folder: Path, name: str) -> Run:
+    if not folder.is_dir():
+        raise NestError(f"{folder}: no such folder; expected the folder of a run, exp_dir/name")
+    if not is_run(folder):
+        raise NestError(
+            f"{folder}: not the folder of a run, nor is there one below it: has neither config.yaml nor {EVENT_FILES}; "
+            "expected exp_dir/name"
+        )
+    earlier = sorted(folder.glob("run_*"), key=lambda path: (len(path.name), path.name))  # run_10 after run_9
+    return Run(
+        folder=folder,
+        name=name,
+        config=_yaml(folder / "config.yaml", folder),
+        earlier_configs=[_yaml(path / "config.yaml", folder) for path in earlier if (path / "config.yaml").is_file()],
+        environment=_json(folder / "environment.json", folder),
+        history=read_history([*earlier, folder], folder),
+    )
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last part of each path, or as many as tell them apart."""
+    paths = [folder.resolve().parts for folder in folders]
+    if len(set(paths)) < len(paths):
+        twice = next(folder for index, folder in enumerate(folders) if paths.index(paths[index]) < index)
+        raise NestError(f"{twice}: named twice; give every run once")
+    deepest = max(map(len, paths))
+    for length in range(1, deepest + 1):
+        names = ["/".join(parts[-length:]) for parts in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _last_written(folder: Path) -> float:
+    return max((path.lstat().st_mtime for path in folder.iterdir()), default=0.0)
+
+
+def _folders_below(folder: Path, levels: int = _SEARCHED) -> list[Path]:
+    """A run's own folders are no runs: what is below one is not looked at."""
+    inside = (path for path in sorted(folder.iterdir()) if not path.is_symlink())  # which may lead anywhere, or back
+    here = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
+    deeper = [found for path in here if levels > 1 and not is_run(path) for found in _folders_below(path, levels - 1)]
+    return here + deeper
+
+
+def _yaml(path: Path, folder: Path) -> dict[str, Any]:
+    """A configuration; empty if there is none."""
+    return read_config(path, folder) if path.exists() else {}
+
+
+def _json(path: Path, folder: Path) -> dict[str, Any]:
+    """What a run wrote of its surroundings; empty if it did not, or is writing it now."""
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(read_inside(path, folder, _LARGEST_JSON))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _is_problem(record: dict[str, Any]) -> bool:
+    """Whether the fields that are shown are what the run writes into them."""
+    count = record["count"]
+    return isinstance(record["kind"], str) and type(count) is int and 0 <= count <= LARGEST_WHOLE

@@ -1,0 +1,172 @@
+"""What the model heard and was asked at a validation: `samples/step-*.npz`, as sound and pictures for a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import re
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import soundfile
+
+from nest_ssl.apps.report.foreign import open_inside
+from nest_ssl.errors import NestError, one_line
+from nest_ssl.training.callbacks.pictures import loudness_colours, loudness_levels, token_colours
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SAMPLES = "samples/step-*.npz"
+_LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
+_MOST_SAMPLES = 16
+_HIGHEST_RATE = 10**6  # Hz
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One utterance of a validation batch."""
+
+    clean: np.ndarray  # (S,)
+    noisy: np.ndarray  # (S,)
+    features: np.ndarray  # (D, T)
+    mask: np.ndarray  # (T,)
+    targets: np.ndarray  # (U, K) tokens, -1 where there is none
+    predicted: np.ndarray  # (U, K) the same
+    scored: np.ndarray  # (U,) frames that the loss uses
+    sample_rate: int  # Hz
+
+    @property
+    def seconds(self) -> float:
+        return len(self.clean) / self.sample_rate
+
+    @property
+    def frames_per_token(self) -> int:
+        """Mel frames behind one token: the sub-sampling of the encoder."""
+        return max(1, round(self.features.shape[1] / max(len(self.targets), 1)))
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Of the frames that the loss uses, those whose tokens are all right: (U,)."""
+        return self.scored & (self.targets == self.predicted).all(axis=1)
+
+
+@dataclass(frozen=True)
+class SampleSet:
+    """The samples of one validation."""
+
+    step: int
+    samples: list[Sample]
+
+
+def newest_samples(folder: Path) -> SampleSet | None:
+    """Those of the newest validation; None if the run keeps none."""
+    files = {int(found[1]): path for path in folder.glob(SAMPLES) if (found := re.search(r"(\d+)\.npz$", path.name))}
+    if not files:
+        return None
+    step = max(files)
+    with open_inside(files[step], folder, _LARGEST_FILE) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                return SampleSet(step, list(_samples(_Arrays(archive))))
+        except Exception as error:  # bytes that are damaged on purpose can raise anything
+            raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
+
+
+def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
+    """Signals as addresses of 16-bit WAV files; all are made quieter together if one of them would be clipped."""
+    loudest = max((float(np.abs(signal).max()) for signal in signals if len(signal)), default=0.0)
+    return [_wav(signal / max(loudest, 1.0), sample_rate) for signal in signals]
+
+
+def spectrogram(features: np.ndarray) -> str:
+    """(D, T) as the address of a PNG picture, low frequencies at the bottom."""
+    from PIL import Image
+
+    image = Image.fromarray(np.ascontiguousarray(loudness_levels(features)), mode="P")
+    image.putpalette(loudness_colours().tobytes())  # a third of the bytes that colours would take
+    return _png(image)
+
+
+def token_strip(tokens: np.ndarray) -> str:
+    """(U, K) as the address of a PNG picture: one colour a code, one row a book; nothing where the token is -1."""
+    from PIL import Image
+
+    opaque = np.where(tokens < 0, 0, 255).astype(np.uint8)
+    pixels = np.concatenate([token_colours(tokens), opaque[..., None]], axis=-1).swapaxes(0, 1)  # (K, U, 4)
+    return _png(Image.fromarray(np.ascontiguousarray(pixels)))
+
+
+def runs(flags: np.ndarray) -> list[tuple[int, int]]:
+    """Where flags are set, as [start, end)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
+    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+
+
+class _Arrays:
+    """The arrays of an `.npz` file, each looked at before it is read: how large it says to be, and how large it is."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if sum(info.file_size for info in self._members.values()) > _LARGEST_FILE:
+            raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._members
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        info = self._members[name]
+        with self._archive.open(info) as member:
+            major = np.lib.format.read_magic(member)[0]
+            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(member)
+        if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > info.file_size:
+            raise ValueError(f"{name} has shape {shape} and type {dtype}, and {info.file_size} bytes")
+        with self._archive.open(info) as member:
+            return np.lib.format.read_array(member, allow_pickle=False)
+
+    def of_shape(self, name: str, axes: int) -> np.ndarray:
+        array = self[name]
+        if array.ndim != axes or not array.size:
+            raise ValueError(f"{name} has shape {array.shape}")
+        return array
+
+
+def _samples(arrays: _Arrays) -> Iterator[Sample]:
+    number, rate = 0, int(arrays["sample_rate"])
+    if not 1 <= rate <= _HIGHEST_RATE:
+        raise ValueError(f"sample_rate is {rate}")
+    while f"clean_{number}" in arrays and number < _MOST_SAMPLES:
+        clean, noisy = (arrays.of_shape(f"{name}_{number}", 1).astype(np.float32) for name in ("clean", "noisy"))
+        features = arrays.of_shape(f"features_{number}", 2).astype(np.float32)
+        targets, predicted = (_two_axes(arrays[f"{name}_{number}"]) for name in ("targets", "predicted"))
+        scored = arrays.of_shape(f"scored_{number}", 1).astype(bool)
+        mask = arrays.of_shape(f"mask_{number}", 1).astype(bool)
+        frames = min(len(targets), len(predicted), len(scored))
+        scored = scored[:frames]
+        if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
+            raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many code books")
+        yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
+        number += 1
+
+
+def _two_axes(tokens: np.ndarray) -> np.ndarray:
+    return tokens.reshape(len(tokens), -1)
+
+
+def _wav(signal: np.ndarray, sample_rate: int) -> str:
+    content = io.BytesIO()
+    soundfile.write(content, np.nan_to_num(signal), sample_rate, format="WAV", subtype="PCM_16")
+    return f"data:audio/wav;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+def _png(image: Image) -> str:
+    content = io.BytesIO()
+    image.save(content, format="PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"

@@ -1,5 +1,0 @@
-"""Audio files in, float32 waveforms at the wanted rate out: one `AudioSegment`."""
-
-from nest_ssl.audio.segment import AudioFile, AudioSegment, ChannelSelector, to_float
-
-__all__ = ["AudioFile", "AudioSegment", "ChannelSelector", "to_float"]

@@ -1,0 +1,106 @@
+"""Which keys a configuration can have, and the refusal of all others by naming the nearest one that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_type_hints
+
+from lightning.pytorch import Trainer
+
+from nest_ssl.config.settings import CHECKPOINT_KEYS, EARLY_STOPPING_KEYS, EXPERIMENT_KEYS
+from nest_ssl.config.suggestions import suggestion
+from nest_ssl.config.targets import arguments_of, resolve
+from nest_ssl.config.values import check_types
+from nest_ssl.data.lhotse.configured import LHOTSE_KEYS
+from nest_ssl.data.loader import DATASET_KEYS
+from nest_ssl.errors import ConfigError
+from nest_ssl.model.build import MODEL_KEYS, PARTS
+
+# Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
+Keys = Mapping[str, "Keys | None"]
+
+_TOP_LEVEL = (
+    *("name", "seed"),
+    *("output_dir", "save_steps", "save_layers", "save_half", "save_max_gb"),  # of recordings
+    *("init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt", "init_strict"),
+)
+_DATASETS = ("train_ds", "validation_ds", "test_ds")
+# by nest_ssl/training/optim, which knows the options of each optimiser and schedule
+_CHECKED_LATER = (
+    *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
+    *(f"model.optim.sched.{name}" for name in ("name", "warmup_steps", "warmup_ratio", "min_lr", "max_steps")),
+)
+_NOT_FROM_A_FILE = ("callbacks", "plugins")
+
+
+def check_keys(config: Mapping[str, Any]) -> None:
+    """Refuse the first key of the resolved configuration that nothing reads, and trainer values of a wrong type."""
+    known = known_keys(config)
+    _check_node(config, known, prefix="", everywhere=[*_dotted(known), *_CHECKED_LATER])
+    trainer = config.get("trainer") or {}
+    for name in _NOT_FROM_A_FILE:
+        if trainer.get(name) is not None:
+            raise ConfigError(f"trainer.{name}: cannot be set in a configuration; remove it")
+    if isinstance(trainer.get("logger"), list | Mapping):
+        raise ConfigError("trainer.logger: cannot be described in a configuration; expected true or false")
+    check_types(trainer, get_type_hints(Trainer.__init__), "trainer")
+
+
+def known_keys(config: Mapping[str, Any]) -> Keys:
+    """The tree of valid keys; what the classes take depends on the `_target_`s of this configuration."""
+    model = config.get("model")
+    return {
+        **_leaves(_TOP_LEVEL),
+        "model": _model_keys(model if isinstance(model, Mapping) else {}),
+        "trainer": _leaves(arguments_of(Trainer)),
+        "exp_manager": {
+            **_leaves(EXPERIMENT_KEYS),
+            "checkpoint_callback_params": _leaves(CHECKPOINT_KEYS),
+            "early_stopping_callback_params": _leaves(EARLY_STOPPING_KEYS),
+        },
+    }
+
+
+def _model_keys(model: Mapping[str, Any]) -> Keys:
+    parts = {name: _class_keys(model[name], f"model.{name}") for name in PARTS if isinstance(model.get(name), Mapping)}
+    datasets = {name: _dataset_keys(model.get(name), f"model.{name}") for name in _DATASETS}
+    return {**datasets, **parts, **_leaves(MODEL_KEYS - datasets.keys() - parts.keys())}
+
+
+def _dataset_keys(node: Any, key: str) -> Keys:
+    options = node if isinstance(node, Mapping) else {}
+    keys = _leaves(LHOTSE_KEYS if options.get("use_lhotse") else DATASET_KEYS)
+    augmentor = options.get("batch_augmentor")
+    if not isinstance(augmentor, Mapping):
+        return keys
+    return {**keys, "batch_augmentor": _class_keys(augmentor, f"{key}.batch_augmentor")}
+
+
+def _class_keys(node: Mapping[str, Any], key: str) -> Keys | None:
+    if "_target_" not in node:
+        raise ConfigError(f"{key}: has no `_target_` that names a class")
+    return _leaves(["_target_", *arguments_of(resolve(str(node["_target_"]), key))])
+
+
+def _leaves(names: Iterable[str]) -> Keys:
+    return dict.fromkeys(names)
+
+
+def _check_node(node: Mapping[str, Any], known: Keys, prefix: str, everywhere: list[str]) -> None:
+    for name, value in node.items():
+        key = f"{prefix}{name}"
+        if name not in known:
+            raise ConfigError(f"{key}: no such key{suggestion(key, everywhere)}")
+        below = known[name]
+        if below is None or value is None:
+            continue
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{key}: is {value!r}; expected keys below it, such as {key}.{next(iter(below))}")
+        _check_node(value, below, f"{key}.", everywhere)
+
+
+def _dotted(known: Keys, prefix: str = "") -> Iterator[str]:
+    for name, below in known.items():
+        yield f"{prefix}{name}"
+        if below is not None:
+            yield from _dotted(below, f"{prefix}{name}.")

@@ -1,0 +1,183 @@
+"""One waveform in memory, and how a file becomes one: any rate, bit depth and channel count that soundfile reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import soundfile
+
+from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames, refuse_size
+from nest_ssl.data.audio.resample import resample
+from nest_ssl.data.audio.silence import trim_silence
+from nest_ssl.errors import AudioError
+
+ChannelSelector = int | Sequence[int] | str | None  # one channel, several, "average"; None: the file has but one
+_INTEGERS = frozenset(("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32"))  # these cannot hold NaN
+
+
+@dataclass(frozen=True, eq=False)
+class AudioSegment:
+    """Samples as float32, (S) for one channel or (S, C) for several, and their rate in Hz."""
+
+    samples: np.ndarray
+    sample_rate: int
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | Sequence[str],
+        target_sr: int | None = None,
+        int_values: bool = False,
+        offset: float = 0.0,
+        duration: float | None = None,
+        trim: bool = False,
+        channel_selector: ChannelSelector = None,
+    ) -> AudioSegment:
+        """Read `duration` seconds (None: to the end) from `offset` on; several files are the channels of one signal.
+
+        `int_values` reads 32-bit integers and scales them to [-1, 1): the same numbers for PCM files, but files that
+        hold floats are truncated to integers by libsndfile. The order is NeMo's: channels, rate, silence.
+        """
+        if not isinstance(path, str):
+            samples, sample_rate = _read_channel_files(path, target_sr, offset, duration, int_values)
+            samples = _select_channels(samples, channel_selector, path[0])
+            return _finished(path[0], samples, sample_rate, target_sr, trim)
+        with AudioFile(path) as file:
+            return file.segment(target_sr, int_values, offset, duration, trim, channel_selector)
+
+
+class AudioFile:
+    """A file that is opened when first read and stays open: opening it costs as much as reading seconds of it.
+
+    `content` is that of a file which is not on the disk; its path is then but a name.
+    """
+
+    def __init__(self, path: str, content: bytes | None = None) -> None:
+        self.path = path
+        self._content = content
+        self._was_read = False
+
+    def __enter__(self) -> AudioFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if "_file" in vars(self):
+            self._file.close()
+
+    @cached_property
+    def _file(self) -> soundfile.SoundFile:
+        return open_audio(self.path, self._content)
+
+    def segment(
+        self,
+        target_sr: int | None = None,
+        int_values: bool = False,
+        offset: float = 0.0,
+        duration: float | None = None,
+        trim: bool = False,
+        channel_selector: ChannelSelector = None,
+    ) -> AudioSegment:
+        """One part of the file, as `AudioSegment.from_file` describes it."""
+        samples = _select_channels(self._read(offset, duration, int_values), channel_selector, self.path)
+        if self._file.subtype not in _INTEGERS and not np.isfinite(samples).all():
+            raise AudioError(f"{self.path}: holds NaN or infinite samples", "not_finite")
+        return _finished(self.path, samples, self._file.samplerate, target_sr, trim)
+
+    @property
+    def frames(self) -> int:
+        """Samples of each channel, at the file's own rate."""
+        return self._file.frames
+
+    @property
+    def sample_rate(self) -> int:
+        """The file's own rate in Hz."""
+        return self._file.samplerate
+
+    @property
+    def channels(self) -> int:
+        return self._file.channels
+
+    @property
+    def format(self) -> str:
+        """Container and coding as libsndfile calls them, such as `WAV PCM_16`."""
+        return f"{self._file.format} {self._file.subtype}"
+
+    def is_16_bit(self, sample_rate: int) -> bool:
+        """Whether it holds one channel of 16-bit integers at this rate, which `integers` gives as they are."""
+        file = self._file
+        return file.subtype == "PCM_16" and file.channels == 1 and file.samplerate == sample_rate
+
+    def integers(self, start: int = 0, frames: int = -1) -> np.ndarray:
+        """A part as it is stored, -1: to the end, at half the cost of a segment."""
+        with audio_errors(self.path):
+            self._file.seek(start)
+            self._was_read = True
+            frames = self._file.frames - start if frames < 0 else frames
+            refuse_size(self.path, frames)
+            return self._file.read(out=np.empty(frames, dtype=np.int16))  # soundfile's own array takes twice the time
+
+    def _read(self, offset: float, duration: float | None, int_values: bool) -> np.ndarray:
+        """Samples as float32, (S) or (S, C)."""
+        rate = self._file.samplerate
+        frames = -1 if duration is None else as_frames(duration, rate)
+        # 16 bits are read in a third of the time when NumPy makes floats of them and not libsndfile: the same ones
+        dtype = "int16" if self._file.subtype == "PCM_16" else "int32" if int_values else "float32"
+        with audio_errors(self.path):
+            if offset > 0 or self._was_read:  # not needlessly: some files cannot seek
+                self._file.seek(as_frames(offset, rate))
+            self._was_read = True
+        return to_float(read_frames(self._file, self.path, frames, dtype))
+
+
+def to_float(samples: np.ndarray) -> np.ndarray:
+    """Integers of 16 or 32 bits as float32 in [-1, 1); floats as they are."""
+    if samples.dtype == np.float32:
+        return samples
+    scaled = samples.astype(np.float32)
+    scaled *= np.float32(2.0 ** -(8 * samples.itemsize - 1))
+    return scaled
+
+
+def _finished(path: str, samples: np.ndarray, sample_rate: int, target_sr: int | None, trim: bool) -> AudioSegment:
+    """Bring selected channels to the wanted rate, then leave out silence."""
+    if target_sr is not None:
+        refuse_size(path, len(samples) * (target_sr / sample_rate), 1 if samples.ndim == 1 else samples.shape[1])
+        samples, sample_rate = resample(samples, sample_rate, target_sr), target_sr
+    if trim:
+        samples = trim_silence(samples)
+    return AudioSegment(np.ascontiguousarray(samples), sample_rate)
+
+
+def _read_channel_files(
+    paths: Sequence[str], target_sr: int | None, offset: float, duration: float | None, int_values: bool
+) -> tuple[np.ndarray, int]:
+    """Join one-channel files into (S, C); each is resampled by itself, so their own rates may differ."""
+    channels = [AudioSegment.from_file(path, target_sr, int_values, offset, duration) for path in paths]
+    first = channels[0]
+    for path, channel in zip(paths, channels, strict=True):
+        if channel.sample_rate != first.sample_rate or len(channel.samples) != len(first.samples):
+            raise AudioError(f"{path}: differs in rate or length from {paths[0]}; files of one signal must match")
+    return np.stack([channel.samples for channel in channels], axis=1), first.sample_rate  # C x (S) -> (S, C)
+
+
+def _select_channels(samples: np.ndarray, selector: ChannelSelector, path: str) -> np.ndarray:
+    """Reduce (S) or (S, C) to what the selector names; a single channel comes out as (S)."""
+    if samples.ndim == 1:
+        if selector in (None, 0, "average"):
+            return samples
+        samples = samples[:, np.newaxis]  # (S) -> (S, 1)
+    channels = samples.shape[1]
+    if selector is None:
+        needed = "set `channel_selector` to a channel number or `average`"
+        raise AudioError(f"{path}: has {channels} channels; {needed}", "channels")
+    if selector == "average":
+        return np.mean(samples, axis=-1)
+    named: Sequence[int | str] = [selector] if isinstance(selector, int) else selector
+    wanted = [channel for channel in named if isinstance(channel, int) and -channels <= channel < channels]
+    if not wanted or len(wanted) < len(named):
+        message = f"{path}: has {channels} channel(s); `channel_selector` {selector!r} is not among them"
+        raise AudioError(message, "channels")
+    return samples[:, wanted[0]] if len(wanted) == 1 else samples[:, wanted]

@@ -1,0 +1,209 @@
+"""Fingerprints of data sets: does a continued run have the same utterances, in the same order?
+
+Made from the columns of loaded manifests, a word of eight bytes at a time for many lines at once: a million lines take
+a fraction of a second. An utterance is recognised by its folder, file name, duration and offset, so that a corpus that
+was moved is the same corpus; the whole paths are compared too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nest_ssl.data.concat import ConcatDataset
+from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.lhotse.cut_batches import CutNoiseDataset, CutStream
+from nest_ssl.data.loading.buckets import ItemLists
+from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.tarred.dataset import TarredAudioNoiseDataset
+from nest_ssl.data.tarred.mixes import BucketChain, ConcatStream
+from nest_ssl.data.tarred.shards import expand_paths
+
+_LINES_AT_ONCE = 2**16
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_START = np.uint64(0x243F6A8885A308D3)
+_MASKS = np.array([2 ** (8 * count) - 1 for count in range(9)], dtype=np.uint64)  # the first bytes of a word
+_SEPARATORS = (ord("/"), ord("\\"))
+_LHOTSE_SOURCES = ("shar_path", "cuts_path", "manifest_filepath")  # the first that is set is read
+_PART_OF_FILE = 2**16  # bytes that are compared at its beginning and at its end
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """What a data set holds, as a checkpoint keeps it. Each digest depends on the order."""
+
+    utterances: int  # after filtering
+    paths: str  # of the paths as the manifests say them
+    lines: str  # of folder, file name, duration and offset of each utterance
+    lengths: str  # of durations and offsets alone
+    files: dict[str, str] = field(default_factory=dict)  # of data that is read while training: name -> size and digest
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_plain(cls, values: Any) -> Fingerprint | None:
+        """The same from what a checkpoint says; None if it is not one."""
+        try:
+            found = cls(**{name: values[name] for name in ("utterances", "paths", "lines", "lengths", "files")})
+        except (KeyError, TypeError):
+            return None
+        texts = [found.paths, found.lines, found.lengths]
+        texts += [text for item in found.files.items() for text in item] if isinstance(found.files, dict) else [None]
+        is_one = type(found.utterances) is int and all(isinstance(text, str) for text in texts)
+        return found if is_one else None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The manifests, and the files of lhotse's, that one part of the configuration stands for."""
+
+    manifests: tuple[Manifest, ...]
+    files: tuple[Path, ...] = ()
+
+    def fingerprint(self) -> Fingerprint:
+        return Fingerprint(
+            utterances=sum(map(len, self.manifests)),
+            paths=_digest([column for one in self.manifests for column in one.path_bytes(0, len(one))]),
+            lines=_digest([self.lines]),
+            lengths=_digest([column for one in self.manifests for column in (one.durations, one.offsets)]),
+            files={"/".join(path.parts[-2:]): _file_digest(path) for path in self.files},
+        )
+
+    @cached_property
+    def lines(self) -> np.ndarray:
+        """64 bits for each utterance, in their order."""
+        digests = [line_digests(manifest) for manifest in self.manifests]
+        return np.concatenate(digests) if digests else np.empty(0, np.uint64)
+
+    def path(self, index: int) -> str:
+        """The path of an utterance as its manifest says it."""
+        for manifest in self.manifests:
+            if index < len(manifest):
+                return manifest.path(index)
+            index -= len(manifest)
+        raise IndexError(index)
+
+
+def data_sets(dataset: Any, node: Mapping[str, Any], key: str) -> dict[str, DataSet]:
+    """The utterances and the noise of a loader's dataset, by the configuration key that names them."""
+    parts = list(_parts(dataset))
+    manifests = _each_once(part.manifest for part in parts if isinstance(part, AudioNoiseDataset))
+    noise = _each_once(part.noise_data for part in parts if isinstance(part.noise_data, Manifest))
+    files = _lhotse_files(node) if node.get("use_lhotse") else ()
+    return {f"{key}.manifest_filepath": DataSet(manifests, files), f"{key}.noise_manifest": DataSet(noise)}
+
+
+def line_digests(manifest: Manifest) -> np.ndarray:
+    """64 bits for each entry: of folder, file name, duration and offset."""
+    found = np.empty(len(manifest), np.uint64)
+    for first in range(0, len(manifest), _LINES_AT_ONCE):
+        some = slice(first, first + _LINES_AT_ONCE)
+        value = _text_digests(*manifest.path_bytes(first, some.stop))
+        for column in (manifest.durations, manifest.offsets):
+            numbers = np.nan_to_num(column[some], nan=-1.0)
+            value = _mixed(value ^ numbers.view(np.uint64))
+        found[some] = value
+    return found
+
+
+def _text_digests(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Of the last two components of each path."""
+    padded = np.zeros(len(text) + 8, np.uint8)
+    padded[:-8] = text
+    words = np.ndarray(len(text) + 1, np.dtype("<u8"), padded, strides=(1,))  # one from every byte on
+    value = np.full(len(ends), _START, np.uint64)
+    at, index = _tails(text, ends), np.arange(len(ends))
+    while len(index):
+        left = ends[index] - at[index]
+        value[index] = _mixed(value[index] ^ (words[at[index]] & _MASKS[np.minimum(left, 8)]))
+        at[index] += 8
+        index = index[left > 8]
+    return value
+
+
+def _tails(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Where the folder and file name at the end of each path begin."""
+    starts = np.concatenate(([0], ends[:-1]))
+    separators = np.flatnonzero((text == _SEPARATORS[0]) | (text == _SEPARATORS[1]))
+    if len(separators) < 2:
+        return starts
+    before = np.searchsorted(separators, ends)
+    folder = np.where(before >= 2, separators[np.maximum(before - 2, 0)] + 1, 0)
+    return np.maximum(starts, folder)
+
+
+def _mixed(value: np.ndarray) -> np.ndarray:
+    value = value * _FACTOR  # modulo 2**64
+    return value ^ (value >> np.uint64(29))
+
+
+def _parts(dataset: Any) -> Iterator[Any]:
+    """The datasets that one is made of, down to those that have manifests."""
+    inner: Sequence[Any]
+    if isinstance(dataset, AudioNoiseDataset | CutNoiseDataset):
+        yield dataset
+        return
+    if isinstance(dataset, ItemLists | CutStream):
+        inner = [dataset.dataset]
+    elif isinstance(dataset, TarredAudioNoiseDataset):
+        inner = [dataset.utterances]
+    elif isinstance(dataset, ConcatDataset):
+        inner = dataset.datasets
+    elif isinstance(dataset, ConcatStream):
+        inner = dataset.sets
+    elif isinstance(dataset, BucketChain):
+        inner = dataset.buckets
+    else:
+        inner = []  # somebody else's, of which nothing is known
+    for one in inner:
+        yield from _parts(one)
+
+
+def _each_once(manifests: Iterator[Any]) -> tuple[Manifest, ...]:
+    """A bucket is listed as often as its weight says, and sets may share their noise."""
+    return tuple({id(manifest): manifest for manifest in manifests}.values())
+
+
+def _lhotse_files(node: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The manifests or cut sets that lhotse reads while training; of Shar, the files with cuts."""
+    source = next((node[name] for name in _LHOTSE_SOURCES if node.get(name) is not None), None)
+    found: list[Path] = []
+    for text in _texts(source):
+        for name in expand_paths([text], "manifest_filepath"):
+            path = Path(resolve_path(name)).expanduser()
+            found.extend(sorted(path.glob("cuts.*")) if path.is_dir() else [path])
+    return tuple(path for path in found if path.is_file())
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(value.get("cuts"))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _file_digest(path: Path) -> str:
+    """Of its size, its beginning and its end: cheap, also where there are thousands of them."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        head = file.read(_PART_OF_FILE)
+        file.seek(max(0, size - _PART_OF_FILE))
+        return f"{size} {blake2b(head + file.read(_PART_OF_FILE), digest_size=8).hexdigest()}"
+
+
+def _digest(columns: Sequence[np.ndarray]) -> str:
+    total = blake2b(digest_size=16)
+    for column in columns:
+        total.update(np.ascontiguousarray(column).data)
+    return total.hexdigest()

@@ -1,0 +1,1 @@
+"""lhotse as the data engine."""

@@ -1,0 +1,287 @@
+"""Batches of cuts: lhotse's samplers put them together, here they become audio with noise.
+
+Where a cut only names its file, one sampler in the training process deals its batches to the loader's processes. Where
+reading a cut reads its audio (Shar), every loader process has a sampler of its own and is a stream. Both as in NeMo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset, DistributedSampler, get_worker_info
+
+from nest_ssl.data.audio.opening import MOST_SAMPLES, refuse_size
+from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
+from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
+from nest_ssl.data.lhotse.cut_sets import Cut, CutSource
+from nest_ssl.data.lhotse.manifest_cuts import entry_of, error_of, lhotse_reason
+from nest_ssl.data.loading.stream import Place, Stream
+from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.data.noise import Numerics, sample_noise
+from nest_ssl.data.problems import (
+    Problem,
+    SuspiciousPolicy,
+    UnreadablePolicy,
+    file_name,
+    giving_up,
+    suspicions,
+    usable,
+)
+from nest_ssl.errors import AudioError, ManifestError
+
+log = logging.getLogger(__name__)
+
+Cuts = Sequence[Cut]
+_SECONDS_BETWEEN_REPORTS = 10
+_SPARES = 20  # they are sent with every batch; as many batches in a row without a usable cut mean a wrong folder
+
+
+class BatchOfCuts(NamedTuple):
+    """What is to be a batch, and cuts of others that may stand in if none of its own can be used."""
+
+    cuts: Cuts
+    spares: tuple[Cut, ...]
+
+
+class CutNoiseDataset(Dataset[AudioNoiseBatch]):
+    """Asked with the cuts of a batch, it gives the batch: their audio, padded, and noise of the padded length for each.
+
+    Audio is decoded by our own reader (`lhotse_readers.py`) and resampled by lhotse. What is wrong with it is treated
+    as `unreadable_audio` and `suspicious_audio` say, as for any other data: see `AudioNoiseDataset`. Only that a batch
+    gets smaller by what is skipped. Noise is read and drawn as for any other data.
+    """
+
+    def __init__(
+        self,
+        *,
+        noise_data: Sequence[ManifestEntry],
+        batch_augmentor: BatchAugmentor | None,
+        unreadable_audio: UnreadablePolicy = "skip",
+        suspicious_audio: SuspiciousPolicy = "use",
+        numerics: Numerics = "exact",
+    ) -> None:
+        self.noise_data = noise_data
+        self.batch_augmentor = batch_augmentor
+        self.unreadable_audio = unreadable_audio
+        self.suspicious_audio = suspicious_audio
+        self.numerics = numerics
+
+    def __getitem__(self, wanted: BatchOfCuts) -> AudioNoiseBatch:
+        """Always a batch: a rank that had one less than the others would leave them waiting for ever."""
+        problems: list[Problem] = []
+        tried = {cut.id for cut in wanted.cuts}
+        others = ([cut] for cut in wanted.spares if cut.id not in tried)
+        for cuts in chain([wanted.cuts], others):
+            batch = self.batch(cuts, problems)
+            if batch is not None:
+                return batch
+        raise giving_up(problems)
+
+    def batch(self, cuts: Cuts, problems: list[Problem]) -> AudioNoiseBatch | None:
+        """The batch of these cuts, None if none of them can be used; `problems` are of what was skipped before it."""
+        loaded = self._load(cuts, problems)
+        if not loaded:
+            return None
+        items = []
+        padded = pad_sequence([samples for _, samples in loaded], batch_first=True)
+        for (cut, _), samples in zip(loaded, padded, strict=True):
+            length = torch.tensor(cut.num_samples, dtype=torch.int32)
+            noise, noise_len = samples.new_zeros(len(samples)), length
+            if self.noise_data:
+                noise, noise_len = sample_noise(
+                    *(self.noise_data, cut.sampling_rate, len(samples)), numerics=self.numerics, problems=problems
+                )
+            items.append(
+                AudioNoiseItem(sample_id=cut.id, audio=samples, audio_len=length, noise=noise, noise_len=noise_len)
+            )
+        batch = collate_audio_noise(items, self.batch_augmentor)
+        return dataclasses.replace(batch, problems=tuple(problems))
+
+    def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
+        """Cuts and their audio (S), padded by lhotse to the longest as it would in a batch of its own making."""
+        longest = max((cut.duration for cut in cuts if error_of(cut) is None and _is_possible(cut)), default=0.0)
+        policies: Any = {"unreadable": self.unreadable_audio, "suspicious": self.suspicious_audio}
+        loaded = []
+        for cut in cuts:
+            samples = usable(entry_of(cut), partial(_read, cut, longest), problems, **policies)
+            if samples is not None:
+                loaded.append((cut, torch.from_numpy(samples)))
+        return loaded
+
+
+class CutBatches(DistributedSampler[Any]):
+    """The batches of one rank from a sampler in the training process; their order depends on seed and epoch alone.
+
+    lhotse lets every rank draw all batches and keep its own, so that all end at the same step; what is left over is
+    shared out or, by `drop_last`, left out. How many there are is not known beforehand.
+
+    It is a `DistributedSampler` because Lightning leaves such a one alone and tells it the epoch.
+    """
+
+    def __init__(self, sampler: Any, source: CutSource, key: str) -> None:
+        self.sampler = sampler
+        self.source = source
+        self.key = key
+        self.epoch = 0
+        self._first_passes = source.passes  # the estimate of the buckets has read from them
+
+    def __len__(self) -> int:
+        raise TypeError("how many batches lhotse's samplers make is not known beforehand")
+
+    def __iter__(self) -> Iterator[BatchOfCuts]:
+        """Batches, each with a cut of each of those around it to spare: of those that follow first."""
+        self.source.passes = [count + self.epoch for count in self._first_passes]
+        self.sampler.set_epoch(self.epoch)
+        spares: deque[Cut] = deque(maxlen=_SPARES)
+        ahead: deque[Cuts] = deque()
+        for cuts in self.sampler:
+            spares.append(next(iter(cuts)))
+            ahead.append(cuts)
+            if len(ahead) > _SPARES:
+                yield BatchOfCuts(ahead.popleft(), tuple(spares))
+        if not spares:
+            raise ManifestError(_nothing(self.key))
+        while ahead:
+            yield BatchOfCuts(ahead.popleft(), tuple(spares))
+            spares.rotate(-1)  # those that are over come last
+
+
+class CutStream(Stream):
+    """Batches from a sampler of each loader process; the stream goes on over the ends of epochs, as NeMo's does.
+
+    Its order is that of the number which `seeds` has for this process.
+    """
+
+    def __init__(
+        self, dataset: CutNoiseDataset, sampler: Any, source: CutSource, seeds: ProcessSeeds, key: str
+    ) -> None:
+        self.dataset = dataset
+        self.sampler = sampler
+        self.source = source
+        self.seeds = seeds
+        self.key = key
+        self._batches: Iterator[Cuts] | None = None
+        self._started: list[int] = source.passes
+        self._taken = 0
+        self._given = 0  # of those that were taken
+        self._problems: list[Problem] = []  # of what was skipped since the last batch
+
+    def __iter__(self) -> Iterator[AudioNoiseBatch]:  # type: ignore[override]
+        if self._batches is None or self._start is not None:
+            self._begin()
+        assert self._batches is not None
+        while (cuts := next(self._batches, None)) is not None:  # `for` would begin anew: lhotse resets in iter()
+            self._taken += 1
+            batch = self.dataset.batch(cuts, self._problems)
+            if batch is not None:
+                self._problems = []
+                self._given += 1
+                yield batch
+            elif len(self._problems) >= MOST_SKIPPED_IN_A_ROW:
+                raise giving_up(self._problems)
+        self._batches = None
+        if self._taken == 0:
+            raise ManifestError(_nothing(self.key))
+        if self._given == 0:
+            raise giving_up(self._problems)
+
+    def place(self) -> Place:
+        return {"passes": list(self._started), "batches": self._taken}
+
+    def start_after(self, place: Place) -> None:
+        begun = place["batches"] > 0 and not self.source.endless
+        self._start = {**place, "batches": math.inf} if begun else place
+
+    def _begin(self) -> None:
+        place = self._take_start()
+        if place is not None:
+            self.source.passes = place["passes"]
+        self._started, self._taken, self._given = self.source.passes, 0, 0
+        seed = self.seeds.of_this_process()
+        self.source.use_seed(seed)
+        self.sampler.seed = seed
+        self._batches = iter(self.sampler)
+        if place is not None:
+            self._skip(place["batches"])
+            if place["batches"] == math.inf:
+                self._begin()
+
+    def _skip(self, batches: float) -> None:
+        """lhotse's samplers can only be taken to a place by drawing again what came before it; nothing is decoded."""
+        assert self._batches is not None
+        reported = time.monotonic()
+        while self._taken < batches and next(self._batches, None) is not None:
+            self._taken += 1
+            self._given += 1  # or so: no audio is read
+            if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
+                reported = time.monotonic()
+                log.info("%s: going to the place of the checkpoint: batch %d of %g", self.key, self._taken, batches)
+
+
+class ProcessSeeds:
+    """The number that orders a stream, in each process of each rank another one, unless `same` gives it to all.
+
+    The formula is lhotse's, which NeMo uses for `shard_seed: randomized`; `alone` is what takes the place of `seed`
+    where there are no loader processes.
+    """
+
+    def __init__(self, seed: int, *, alone: int, rank: int, same: bool) -> None:
+        self.seed = seed
+        self.alone = alone
+        self.rank = rank
+        self.same = same
+
+    def of_this_process(self) -> int:
+        if self.same:
+            return self.seed
+        worker = get_worker_info()
+        return (self.alone if worker is None else self.seed + 100 * worker.id) + 100_000 * self.rank
+
+
+def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
+    """The audio (S) of a cut, channels averaged, with zeros up to so many seconds; and what is suspicious about it."""
+    entry, error = entry_of(cut), error_of(cut)
+    name = file_name(entry)
+    if error is not None:
+        raise error
+    if not _is_possible(cut):
+        refuse_size(name, cut.duration * cut.sampling_rate)
+    if cut.num_samples is None or cut.num_samples <= 0:
+        raise AudioError(f"{name}: has no samples", "empty")
+    from nest_ssl.data.lhotse.readers import own_readers
+
+    try:
+        with own_readers():
+            audio = cut.pad(duration=seconds, direction="right", preserve_id=True).load_audio()
+    except AudioError as failure:  # lhotse has added lines of its own
+        raise AudioError(str(failure).splitlines()[0]) from failure
+    except Exception as failure:  # lhotse's readers raise whatever their libraries do
+        raise AudioError(f"{name}: lhotse cannot read it: {lhotse_reason(failure)}") from failure
+    # Averaging is lhotse's own choice as soon as one cut of the batch has a single channel; torch's mean is lhotse's
+    samples = audio[0] if len(audio) == 1 else torch.from_numpy(audio).mean(dim=0).numpy()
+    if not np.isfinite(samples).all():
+        raise AudioError(f"{name}: holds NaN or infinite samples", "not_finite")
+    recording = getattr(cut, "recording", None)
+    file_seconds = math.nan if recording is None else recording.duration
+    return samples, suspicions(entry, samples[: cut.num_samples], cut.duration, file_seconds)
+
+
+def _is_possible(cut: Cut) -> bool:
+    """Whether as much as the cut says could be read; the others of its batch are padded to its length."""
+    return bool(cut.duration * cut.sampling_rate <= MOST_SAMPLES)
+
+
+def _nothing(key: str) -> str:
+    return f"{key}: lhotse made no batch: no utterance within the duration limits, or drop_last left none"

@@ -1,0 +1,263 @@
+"""Utterances as lhotse's cuts: from NeMo manifests, cut sets and Shar folders, in the order that NeMo reads them.
+
+A cut is a part of a recording with its duration, and no samples until it is loaded. lhotse itself is an optional
+library and is imported where it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from nest_ssl.data.checks import CheckedNode
+from nest_ssl.data.lhotse.cut_sources import refuse_other_sources
+from nest_ssl.data.lhotse.manifest_cuts import Cut, ManifestCuts, error_of
+from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.problems import UnreadablePolicy
+from nest_ssl.data.tarred.shards import expand_paths
+from nest_ssl.data.times import check_cut_times
+from nest_ssl.errors import ConfigError, ManifestError
+from nest_ssl.regular_file import why_not_regular
+
+MOST_REJECTED_IN_A_ROW = 1_000_000  # an endless stream of which nothing is kept would be read for ever
+
+
+@dataclass
+class CutSource:
+    """Cuts and what decides their order: `shuffled` parts have a `seed` and count their passes in `epoch`.
+
+    `in_workers` says that reading a cut reads its audio too, so that each loader process reads for itself; `endless`
+    that the cuts begin anew where they end.
+    """
+
+    cuts: Iterable[Cut]
+    shuffled: list[Any] = field(default_factory=list)
+    mixed: list[Any] = field(default_factory=list)  # parts that have a `seed` alone
+    in_workers: bool = False
+    endless: bool = False
+
+    def use_seed(self, seed: int) -> None:
+        """Order everything by this number."""
+        for part in (*self.shuffled, *self.mixed):
+            part.seed = seed
+
+    @property
+    def passes(self) -> list[int]:
+        """How often each part was read."""
+        return [part.epoch for part in self.shuffled]
+
+    @passes.setter
+    def passes(self, passes: Sequence[int]) -> None:
+        for part, count in zip(self.shuffled, passes, strict=True):
+            part.epoch = count
+
+
+def read_cuts(node: CheckedNode, seed: int, *, shuffle: bool, finite: bool, unreadable: UnreadablePolicy) -> CutSource:
+    """The cuts that a node names by `shar_path`, `cuts_path` or `manifest_filepath`, the first of them that is set."""
+    if node.config.get("shar_path") is not None:
+        return _read_shar(node, seed, finite)
+    if node.config.get("cuts_path") is not None:
+        return _read_cut_set(node)
+    return _read_manifests(node, seed, shuffle, finite, unreadable)
+
+
+class PreparedCuts:
+    """Cuts as training takes them: of one rate, of one channel if it is said which, and within the duration limits."""
+
+    def __init__(
+        self,
+        cuts: Iterable[Cut],
+        *,
+        sample_rate: int,
+        min_duration: Seconds,
+        max_duration: Seconds,
+        channel: int | None,
+        key: str = "cuts_path",
+    ) -> None:
+        self.cuts = cuts
+        self.sample_rate = sample_rate
+        self.min_duration = min_duration
+        self.max_duration = max_duration
+        self.channel = channel
+        self.key = key
+
+    def __iter__(self) -> Iterator[Cut]:
+        rejected = 0
+        from nest_ssl.data.lhotse.readers import lhotse_errors, read_by_us
+
+        for raw in read_by_us(self.cuts, self.key):
+            with lhotse_errors(f"{self.key}: cut {getattr(raw, 'id', None)}"):
+                cut = self._prepared(raw)
+            if not self._is_wanted(cut):
+                rejected += 1
+                if rejected == MOST_REJECTED_IN_A_ROW:
+                    limits = f"{self.min_duration:g} to {self.max_duration:g} s"
+                    raise ConfigError(f"max_duration: none of {rejected} utterances in a row is {limits} long")
+                continue
+            rejected = 0
+            yield cut
+
+    def _prepared(self, cut: Cut) -> Cut:
+        refuse_other_sources(cut)
+        if error_of(cut) is None:
+            check_cut_times(cut)
+        if self.channel is not None and error_of(cut) is None:
+            if self.channel >= cut.num_channels:
+                raise ConfigError(
+                    f"channel_selector: is {self.channel}, but cut {cut.id} has {cut.num_channels} channel(s)"
+                )
+            if cut.num_channels > 1:
+                cut = cut.with_channels(self.channel)
+        return cut.resample(self.sample_rate)
+
+    def _is_wanted(self, cut: Cut) -> bool:
+        status = (getattr(cut, "custom", None) or {}).get("validation_status", "pass")
+        return self.min_duration <= cut.duration <= self.max_duration and status == "pass"
+
+
+def _read_manifests(
+    node: CheckedNode, seed: int, shuffle: bool, finite: bool, unreadable: UnreadablePolicy
+) -> CutSource:
+    """A manifest alone is read once an epoch; of a list, an endless mixture is drawn, by the lines of each."""
+    value: Any = node.config.get("manifest_filepath")
+    several = isinstance(value, (list, tuple))
+    weighted = [_weighted(node, "manifest_filepath", entry) for entry in (value if several else [value])]
+    sources = [
+        ManifestCuts(
+            _shard_files(node, path),
+            shuffle=shuffle,
+            seed=seed,
+            unreadable=unreadable,
+            key=f"{node.key}.manifest_filepath",
+        )
+        for path, _ in weighted
+    ]
+    if not several:
+        return CutSource(sources[0], list(sources))
+    weights = [len(source) if weight is None else weight for source, (_, weight) in zip(sources, weighted, strict=True)]
+    return _mixture(sources, sources, weights, seed, finite)
+
+
+def _read_shar(node: CheckedNode, seed: int, finite: bool) -> CutSource:
+    """A Shar folder, several that are mixed by the number of their cuts, or shards named field by field."""
+    from lhotse.shar import LazySharIterator
+
+    from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
+
+    value = node.config["shar_path"]
+    if isinstance(value, Mapping):
+        fields = {name: _shar_field(node, paths) for name, paths in value.items()}
+        if "cuts" not in fields:
+            raise node.wrong("shar_path", "a folder, a list of them, or fields of which one is `cuts`")
+        with lhotse_errors(f"{node.key}.shar_path"):
+            sources = [LazySharIterator(fields=fields, shuffle_shards=True, seed=seed)]
+        return _mixture(sources, sources, [1], seed, finite, in_workers=True)
+    several = isinstance(value, (list, tuple))
+    weighted = [_weighted(node, "shar_path", entry) for entry in (value if several else [value])]
+    sources = []
+    for path, _ in weighted:
+        folder = Path(path).expanduser()
+        if not any(folder.glob("cuts.*")):
+            raise ConfigError(f"{node.key}.shar_path: {path!r} has no cuts.*.jsonl.gz; expected a lhotse Shar folder")
+        with lhotse_errors(path):
+            sources.append(LazySharIterator(in_dir=folder, shuffle_shards=True, seed=seed))
+    with own_readers(), lhotse_errors(f"{node.key}.shar_path"):
+        counted = zip(sources, weighted, strict=True)
+        weights = [len(source) if weight is None else weight for source, (_, weight) in counted]
+    return _mixture(sources, sources, weights, seed, finite, in_workers=True)
+
+
+def _read_cut_set(node: CheckedNode) -> CutSource:
+    from lhotse import CutSet
+    from lhotse.lazy import LazyMapper
+
+    from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
+
+    path = node.config["cuts_path"]
+    if not isinstance(path, str):
+        raise node.wrong("cuts_path", "the path of a lhotse cut set, such as cuts.jsonl.gz")
+    file = resolve_path(path)
+    reason = why_not_regular(file)
+    if reason is not None:
+        raise ConfigError(f"{node.key}.cuts_path: {path!r}: {reason}; expected a lhotse cut set, such as cuts.jsonl.gz")
+    with own_readers(), lhotse_errors(f"{node.key}.cuts_path: {file}"):
+        cuts = CutSet.from_file(file)
+    if not isinstance(cuts, CutSet):
+        raise ConfigError(f"{node.key}.cuts_path: {file!r} has no cuts; expected a lhotse cut set")
+    return CutSource(LazyMapper(cuts, partial(_with_full_paths, folder=str(Path(file).parent))))
+
+
+def _mixture(
+    cuts: Sequence[Iterable[Cut]],
+    shuffled: Sequence[Any],
+    weights: Sequence[float],
+    seed: int,
+    finite: bool,
+    in_workers: bool = False,
+) -> CutSource:
+    """One stream of several, each by its weight, without an end unless `finite`."""
+    from lhotse.lazy import LazyIteratorMultiplexer, LazyRepeater
+
+    streams = list(cuts) if finite else [LazyRepeater(part, preserve_id=True) for part in cuts]
+    mixed = [LazyIteratorMultiplexer(*streams, weights=list(weights), seed=seed)] if len(streams) > 1 else []
+    return CutSource(
+        mixed[0] if mixed else streams[0], list(shuffled), list(mixed), in_workers=in_workers, endless=not finite
+    )
+
+
+def _weighted(node: CheckedNode, name: str, entry: Any) -> tuple[str, float | None]:
+    """A path and its weight in the mixture, None for as many as it holds: `path`, `[path]` or `[path, weight]`."""
+    path, weight = entry, None
+    if isinstance(entry, (list, tuple)) and len(entry) in (1, 2):
+        path, weight = entry[0], (entry[1] if len(entry) == 2 else None)
+    if (
+        not isinstance(path, str)
+        or not path
+        or path == "???"
+        or (weight is not None and type(weight) not in (int, float))
+    ):
+        raise node.wrong(name, "a path, or a list of paths or of [path, weight]")
+    return path, weight
+
+
+def _shard_files(node: CheckedNode, pattern: str) -> list[str]:
+    files = [resolve_path(name) for name in expand_paths([pattern], f"{node.key}.manifest_filepath")]
+    for file in files:
+        reason = why_not_regular(file)
+        if reason is not None:
+            raise ManifestError(
+                f"{node.key}.manifest_filepath: {file!r}: {reason}; give the path of a JSON-lines manifest, "
+                "several as a list"
+            )
+    return files
+
+
+def _shar_field(node: CheckedNode, paths: Any) -> list[str]:
+    names = [paths] if isinstance(paths, str) else paths
+    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
+        raise node.wrong("shar_path", "for each field a path or a list of paths")
+    files = expand_paths(names, f"{node.key}.shar_path")
+    for file in files:
+        reason = why_not_regular(file)
+        if reason is not None:
+            raise ConfigError(f"{node.key}.shar_path: {file!r}: {reason}; expected a shard")
+    return files
+
+
+def _with_full_paths(cut: Cut, folder: str) -> Cut:
+    """Relative paths of a cut set are looked up beside it."""
+    for track in getattr(cut, "tracks", ()):
+        _with_full_paths(track.cut, folder)
+    for source in _sources(cut):
+        if source.type == "file":
+            source.source = resolve_path(str(source.source), folder)
+    return cut
+
+
+def _sources(cut: Cut) -> Sequence[Any]:
+    recording = getattr(cut, "recording", None)
+    return () if recording is None else recording.sources

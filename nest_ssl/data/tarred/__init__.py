@@ -1,0 +1,1 @@
+"""NeMo's tarred data sets."""

@@ -1,0 +1,190 @@
+"""Utterances from tar files, read where they lie: NeMo's stream of samples without unpacking anything.
+
+An iteration reads one shard after the other, each from its beginning to its end. What is shuffled are the shards: so it
+is in NeMo, whatever the name `shuffle_n` suggests.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import numpy as np
+import torch
+from torch.utils.data import get_worker_info
+
+from nest_ssl.data.audio import AudioFile
+from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
+from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
+from nest_ssl.data.loading.shared_arrays import SharedArray
+from nest_ssl.data.loading.stream import Place, Stream, this_worker
+from nest_ssl.data.manifest import Manifest, fingerprint
+from nest_ssl.data.problems import Problem, giving_up
+from nest_ssl.data.tarred.members import Member, audio_members, file_id, open_shard, read_member
+from nest_ssl.data.tarred.shards import ShardStrategy, share_of, shuffled
+from nest_ssl.errors import ShardError
+
+_NUMBER_OF_SHARD = re.compile(r"(\d+)\.tar$")
+
+
+class ShardedStream(Stream):
+    """A stream that knows beforehand how many items each worker of each rank will give.
+
+    That is what lets ranks agree on the number of batches without a word between them.
+    """
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Utterances (or, in buckets with batch sizes of their own, batches) of all ranks together."""
+
+    @abstractmethod
+    def items_of(self, rank: int, worker: int, workers: int) -> int:
+        """How many one of the `workers` of a rank gives in an epoch, if there are several ranks."""
+
+    @abstractmethod
+    def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
+        """A batch of items, mixed with noise."""
+
+
+class TarredAudioNoiseDataset(ShardedStream):
+    """The utterances of a manifest whose audio is in tar files; `utterances` says how it is read and mixed with noise.
+
+    Members that the manifest does not name are left out; a member that it names several times gives all of those
+    parts. NeMo seeds the order of the shards by process number and time; here it follows the run's seed.
+
+    With several ranks, each gives as many utterances as the manifest says that its shards hold. One whose shards hold
+    fewer, or some that cannot be read, begins with them again: it would leave the others waiting for ever otherwise.
+    """
+
+    def __init__(
+        self,
+        utterances: AudioNoiseDataset,
+        shards: Sequence[str],
+        *,
+        shuffle_n: int = 0,
+        shard_strategy: ShardStrategy = "scatter",
+        global_rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.utterances = utterances
+        self.shards = shards
+        self.shuffle_n = shuffle_n
+        self.shard_strategy = shard_strategy
+        self.global_rank = global_rank
+        self.world_size = world_size
+        self._entries = EntriesByFile(utterances.manifest)
+        self._sizes = entries_per_shard(utterances.manifest, shards)
+        # where the latest one stands: in which shard of which order, after which part of it, after how many items
+        self._seed = self._shard = self._part = self._given = 0
+
+    def __len__(self) -> int:
+        return len(self.utterances)
+
+    def items_of(self, rank: int, worker: int, workers: int) -> int:
+        share = self._share(rank, worker, workers)
+        return int(self._sizes[share.start : share.stop : share.step].sum())
+
+    def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
+        return self.utterances.collate_fn(items)
+
+    def place(self) -> Place:
+        return {"seed": self._seed, "shard": self._shard, "part": self._part, "given": self._given}
+
+    def __iter__(self) -> Iterator[AudioNoiseItem]:
+        place = self._take_start()
+        if place is None:
+            place = {"seed": _seed() if self.shuffle_n > 1 else 0, "shard": 0, "part": 0, "given": 0}
+        self._seed, self._shard = place["seed"], place["shard"]
+        self._part, self._given = place["part"], place["given"]
+        worker, workers = this_worker()
+        own = [self.shards[number] for number in self._share(self.global_rank, worker, workers)]
+        order = shuffled(own, self.shuffle_n, random.Random(f"{self._seed} {self.global_rank}"))
+        quota = math.inf if self.world_size == 1 else self.items_of(self.global_rank, worker, workers)
+        return self._items(order, quota)
+
+    def _share(self, rank: int, worker: int, workers: int) -> range:
+        return share_of(len(self.shards), self.shard_strategy, rank, self.world_size, worker, workers)
+
+    def _items(self, order: Sequence[str], quota: float) -> Iterator[AudioNoiseItem]:
+        """As many as the quota says, if need be by beginning again; with none, what there is."""
+        while self._given < quota:
+            is_whole_round = self._shard == self._part == 0
+            before = self._given
+            for item in self._round(order):
+                self._given += 1
+                yield item
+                if self._given == quota:
+                    return
+            if quota == math.inf:
+                return
+            if is_whole_round and self._given == before:
+                raise ShardError(f"{order[0]}: neither it nor the other shards of this process hold a usable utterance")
+            self._shard = 0
+
+    def _round(self, order: Sequence[str]) -> Iterator[AudioNoiseItem]:
+        """The rest of one pass over the shards."""
+        problems: list[Problem] = []
+        while self._shard < len(order):
+            path = order[self._shard]
+            with open_shard(path) as file:
+                parts = ((member, index) for member in audio_members(path, file) for index in self._entries.of(member))
+                for member, index in islice(parts, self._part, None):
+                    self._part += 1
+                    with AudioFile(f"{path}/{member.name}", read_member(path, file, member)) as audio_file:
+                        audio = self.utterances.read(index, problems, audio_file)
+                    if audio is not None:
+                        yield self.utterances.item(index, audio, problems)
+                        problems = []
+                    elif len(problems) >= MOST_SKIPPED_IN_A_ROW:
+                        raise giving_up(problems)
+            self._shard += 1
+            self._part = 0
+
+
+class EntriesByFile:
+    """Finds the entries of a manifest that are parts of a file; 16 bytes an entry, for there may be millions."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        digests = np.fromiter((fingerprint(self._file_id(i)) for i in range(len(manifest))), np.uint64, len(manifest))
+        order = np.argsort(digests, kind="stable")
+        self._order, self._digests = SharedArray(order), SharedArray(digests[order])
+
+    def of(self, member: Member) -> list[int]:
+        """Their numbers, in the manifest's order."""
+        name = file_id(member.name)
+        digest = np.uint64(fingerprint(name))
+        first, last = (int(np.searchsorted(self._digests.values, digest, side)) for side in ("left", "right"))
+        return [index for index in self._order.values[first:last].tolist() if self._file_id(index) == name]
+
+    def _file_id(self, index: int) -> str:
+        return file_id(self.manifest.path(index))
+
+
+def entries_per_shard(manifest: Manifest, shards: Sequence[str]) -> np.ndarray:
+    """How many entries of the manifest each shard holds, by the `shard_id` of the entries; else, equally many."""
+    numbers = [int(found[1]) for found in map(_NUMBER_OF_SHARD.search, shards) if found]
+    ids, counts = np.unique(manifest.shards, return_counts=True)
+    if len(set(numbers)) == len(shards) and not np.isnan(ids).any():
+        known = dict(zip(ids.tolist(), counts.tolist(), strict=True))
+        sizes = np.array([known.get(number, 0) for number in numbers])
+        if sizes.any():
+            return sizes
+    return np.diff(np.linspace(0, len(manifest), len(shards) + 1).astype(np.int64))
+
+
+def _seed() -> int:
+    """A seed for the order of shards, by torch's generator, which the run's seed governs.
+
+    In a worker nothing else draws from it. In the process that trains, NeMo's numbers depend on it: it is looked at and
+    left as it is; that every epoch draws a seed for workers, even where there are none, makes epochs differ.
+    """
+    if get_worker_info() is not None:
+        return int(torch.randint(2**62, ()))
+    ahead = torch.Generator()
+    ahead.set_state(torch.get_rng_state())
+    return int(torch.randint(2**62, (), generator=ahead))

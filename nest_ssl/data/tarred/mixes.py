@@ -1,0 +1,181 @@
+"""Several tarred sets as one stream: buckets one after the other, or sets that are sampled from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
+from nest_ssl.data.concat import Choices, SamplingTechnique, choice_probabilities, seed_of_choices
+from nest_ssl.data.loading.stream import Place, this_worker
+from nest_ssl.data.tarred.dataset import ShardedStream
+from nest_ssl.errors import ShardError
+
+BucketingStrategy = Literal["fixed_order", "synced_randomized", "fully_randomized"]
+BUCKETING_STRATEGIES: tuple[str, ...] = get_args(BucketingStrategy)
+
+
+class BucketChain(ShardedStream):
+    """Buckets one after the other, each as often as it is listed; with a seed, in a new random order every epoch.
+
+    With `batch_sizes`, one for each bucket, the items are lists of utterances, each of which is to be a batch. (NeMo
+    collates those as transcribed speech, and fails.) Orders come from a generator of the chain's own. As in NeMo,
+    loader processes that are made for one epoch each have a copy of it, and so the same order in every epoch.
+    """
+
+    def __init__(
+        self, buckets: Sequence[ShardedStream], *, seed: int | None = None, batch_sizes: Sequence[int] | None = None
+    ) -> None:
+        self.buckets = buckets
+        self.seed = seed
+        self.batch_sizes = batch_sizes
+        self._generator = np.random.RandomState(seed)
+        self._orders = 0  # drawn so far
+        # where the latest one stands: in its order, which is drawn when it begins, and after how many of a bucket
+        self._order: list[int] = []
+        self._turn = self._given = 0
+
+    def __len__(self) -> int:
+        return sum(self._in_batches(number, len(bucket)) for number, bucket in enumerate(self.buckets))
+
+    def items_of(self, rank: int, worker: int, workers: int) -> int:
+        shares = [bucket.items_of(rank, worker, workers) for bucket in self.buckets]
+        return sum(self._in_batches(number, share) for number, share in enumerate(shares))
+
+    def collate_fn(self, items: Any) -> AudioNoiseBatch:
+        return self.buckets[0].collate_fn(items if self.batch_sizes is None else items[0])
+
+    def place(self) -> Place:
+        begun = bool(self._order)
+        within = begun and self._turn < len(self._order)
+        return {
+            "orders": self._orders - begun,
+            "begun": begun,
+            "turn": self._turn,
+            "given": self._given,
+            "bucket": self.buckets[self._order[self._turn]].place() if within else None,
+        }
+
+    def start_from(self, place: Place) -> None:
+        super().start_from(place)
+        self._go_to_order(place["orders"])
+
+    def start_after(self, place: Place) -> None:
+        self._go_to_order(place["orders"] + place["begun"])
+
+    def __iter__(self) -> Iterator[Any]:
+        place = self._take_start()
+        self._order = []
+        self._turn, self._given = (0, 0) if place is None else (place["turn"], place["given"])
+        return self._items(None if place is None else place["bucket"])
+
+    def _items(self, resumed_bucket: Place | None) -> Iterator[Any]:
+        self._order = self._next_order()
+        if resumed_bucket is not None:
+            self.buckets[self._order[self._turn]].start_from(resumed_bucket)
+        while self._turn < len(self._order):
+            number = self._order[self._turn]
+            bucket = self.buckets[number]
+            items: Iterator[Any] = iter(bucket)
+            if self.batch_sizes is not None:
+                items = _lists(items, self.batch_sizes[number])
+            # NeMo leaves a bucket that is longer than it says, unless buckets come in a fixed order
+            most = None if self.seed is None else self._in_batches(number, len(bucket)) - self._given
+            for item in islice(items, most):
+                self._given += 1
+                yield item
+            self._turn, self._given = self._turn + 1, 0
+
+    def _in_batches(self, number: int, utterances: int) -> int:
+        return utterances if self.batch_sizes is None else math.ceil(utterances / self.batch_sizes[number])
+
+    def _next_order(self) -> list[int]:
+        self._orders += 1
+        count = len(self.buckets)
+        return list(range(count)) if self.seed is None else self._generator.permutation(count).tolist()
+
+    def _go_to_order(self, orders: int) -> None:
+        self._generator, self._orders = np.random.RandomState(self.seed), 0
+        for _ in range(orders):
+            self._next_order()
+
+
+class ConcatStream(ShardedStream):
+    """An endless supply from each set, as `ConcatDataset` draws from sets of files: see there.
+
+    An epoch has as many items as the sets together, times the scale; each rank uses its part of that number.
+    """
+
+    def __init__(
+        self,
+        sets: Sequence[ShardedStream],
+        *,
+        sampling_technique: SamplingTechnique = "temperature",
+        sampling_temperature: float = 5,
+        sampling_scale: float = 1,
+        sampling_probabilities: Sequence[float] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.sets = sets
+        self.seed = seed
+        self.length = int(sum(len(one) for one in sets) * sampling_scale)
+        self._probabilities = choice_probabilities(
+            sampling_technique, [len(one) for one in sets], sampling_temperature, sampling_probabilities
+        )
+        self._remaining = 0  # items of the latest one
+        self._choices = Choices(len(sets), None, 0)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def items_of(self, rank: int, worker: int, workers: int) -> int:
+        return len(range(worker, self.length, workers))
+
+    def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
+        return self.sets[0].collate_fn(items)
+
+    def place(self) -> Place:
+        return {
+            "choices": self._choices.place(),
+            "remaining": self._remaining,
+            "sets": [one.place() for one in self.sets],
+        }
+
+    def start_after(self, place: Place) -> None:
+        for one, its_place in zip(self.sets, place["sets"], strict=True):
+            one.start_after(its_place)
+
+    def __iter__(self) -> Iterator[AudioNoiseItem]:
+        place = self._take_start()
+        if place is None:
+            self._choices = Choices(len(self.sets), self._probabilities, seed_of_choices(self.seed))
+            self._remaining = self.items_of(0, *this_worker())
+        else:
+            self._choices = Choices(len(self.sets), self._probabilities, *place["choices"])
+            self._remaining = place["remaining"]
+            for one, its_place in zip(self.sets, place["sets"], strict=True):
+                one.start_from(its_place)
+        return self._items([iter(one) for one in self.sets])
+
+    def _items(self, supplies: list[Iterator[AudioNoiseItem]]) -> Iterator[AudioNoiseItem]:
+        begun_anew = [False] * len(supplies)  # and has given nothing since
+        while self._remaining:
+            choice = self._choices.next()
+            item = next(supplies[choice], None)
+            if item is None:  # exhausted: start over, at this set's next turn
+                if begun_anew[choice]:
+                    raise ShardError(f"set {choice} gives this process nothing; has it fewer shards than workers?")
+                supplies[choice], begun_anew[choice] = iter(self.sets[choice]), True
+            else:
+                begun_anew[choice] = False
+                self._remaining -= 1
+                yield item
+
+
+def _lists(items: Iterator[AudioNoiseItem], size: int) -> Iterator[list[AudioNoiseItem]]:
+    while several := list(islice(items, size)):
+        yield several

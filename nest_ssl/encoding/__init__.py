@@ -1,7 +1,0 @@
-"""Features of a pre-trained encoder: `Encoder` for waveforms, `extract` for files and manifests to files."""
-
-from nest_ssl.encoding.encoder import Encoder, Numerics
-from nest_ssl.encoding.extract import Request, Summary, extract
-from nest_ssl.encoding.layers import Layers
-
-__all__ = ["Encoder", "Layers", "Numerics", "Request", "Summary", "extract"]

@@ -1,6 +1,0 @@
-"""A trained encoder for other programs: ONNX, torch.export, or weights with a model card; checked before it appears."""
-
-from nest_ssl.export.card import Publication
-from nest_ssl.export.export import Exported, export
-
-__all__ = ["Exported", "Publication", "export"]

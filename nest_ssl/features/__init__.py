@@ -1,5 +1,0 @@
-"""Waveforms to log-mel features."""
-
-from nest_ssl.features.mel import AudioToMelSpectrogramPreprocessor
-
-__all__ = ["AudioToMelSpectrogramPreprocessor"]

@@ -1,5 +1,0 @@
-"""What training minimises."""
-
-from nest_ssl.losses.mlm import MultiMLMLoss
-
-__all__ = ["MultiMLMLoss"]

@@ -1,0 +1,166 @@
+"""How large a model a configuration asks for, told before any of it is made: an absurd one is refused by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nest_ssl.errors import ConfigError
+from nest_ssl.model import (
+    AudioToMelSpectrogramPreprocessor,
+    ConformerEncoder,
+    MultiSoftmaxDecoder,
+    RandomBlockMasking,
+    RandomProjectionVectorQuantizer,
+)
+
+Node = Mapping[str, Any]
+_CLASSES = {
+    "preprocessor": AudioToMelSpectrogramPreprocessor,
+    "encoder": ConformerEncoder,
+    "decoder": MultiSoftmaxDecoder,
+    "quantizer": RandomProjectionVectorQuantizer,
+    "masking": RandomBlockMasking,
+}
+# NEST's own size: the key to blame is the one that, set to this, makes the part small.
+_ORDINARY = {
+    "d_model": 512,
+    "n_layers": 17,
+    "feat_in": 80,
+    "feat_out": -1,
+    "subsampling_conv_channels": 256,
+    "num_classes": 8192,
+    "num_books": 1,
+    "num_decoders": 1,
+    "code_dim": 16,
+    "combine_time_steps": 8,
+    "n_fft": 512,
+    "features": 80,
+    "sample_rate": 16000,
+    "n_window_size": None,
+    "window_size": 0.025,
+    "subsampling_factor": 8,
+    "ff_expansion_factor": 4,
+    "conv_kernel_size": 9,
+    "pos_emb_max_len": 5000,
+    "reduction_factor": 2,
+}
+# What costs time or memory by itself: loops at construction, and padding of every batch.
+_MOST = {
+    "encoder.n_layers": 1000,
+    "preprocessor.pad_to": 2**16,
+    "preprocessor.frame_splicing": 2**8,
+    "masking.block_size": 2**20,
+    "train_ds.num_workers": 2**10,
+    "validation_ds.num_workers": 2**10,
+}
+_HUGE = 10**15  # larger numbers make no difference, and would not fit a float
+_FLOAT, _DOUBLE = 4, 8  # bytes
+
+
+def check_size(settings: Node, key: str, most_bytes: int, whose: str) -> None:
+    """Refuse a `model` node whose tensors take more than `most_bytes`, which is what `whose` says."""
+    nodes = {name: node for name, node in settings.items() if isinstance(node, Mapping)}
+    for dotted, most in _MOST.items():
+        part, _, name = dotted.partition(".")
+        if _whole(nodes.get(part, {}).get(name)) > most:
+            raise ConfigError(f"{key}.{dotted}: {_shown(nodes[part][name])}; expected at most {most}")
+    sizes = {name: part_bytes(name, nodes[name]) for name in _CLASSES if name in nodes}
+    total = sum(sizes.values())
+    if total > most_bytes:
+        part = max(sizes, key=lambda name: sizes[name])
+        name = _to_blame(part, nodes[part])
+        raise ConfigError(
+            f"{key}.{part}.{name}: {_shown(nodes[part].get(name))} asks for a model of {_readable(total)} "
+            f"({total // _FLOAT:.3g} numbers); {whose} {_readable(most_bytes)}"
+        )
+
+
+def part_bytes(part: str, node: Node) -> int:
+    """What the tensors of this part take while it is built; what is no number is left to the part to refuse."""
+    parameters = inspect.signature(_CLASSES[part]).parameters.values()
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    return _BYTES[part]({**defaults, **node})
+
+
+def _encoder_bytes(node: Node) -> int:
+    width, layers, features = (_whole(node[name]) for name in ("d_model", "n_layers", "feat_in"))
+    expansion, kernel, positions = (
+        _whole(node[name]) for name in ("ff_expansion_factor", "conv_kernel_size", "pos_emb_max_len")
+    )
+    factor = max(1, _whole(node["subsampling_factor"]))
+    channels = width if node["subsampling_conv_channels"] == -1 else _whole(node["subsampling_conv_channels"])
+    layer = width * width * (4 * expansion + 8) + width * kernel
+    numbers = layers * layer + width * _whole(node["feat_out"]) + 2 * positions * width
+    if str(node["subsampling"]).startswith("stacking"):
+        numbers += factor * features * width
+    elif node["subsampling"]:
+        numbers += _convolution_numbers(str(node["subsampling"]), factor, features, channels, width)
+    if node["reduction"] == "striding":
+        numbers += _convolution_numbers("striding", max(1, _whole(node["reduction_factor"])), width, width, width)
+    return _FLOAT * numbers
+
+
+def _convolution_numbers(kind: str, factor: int, features: int, channels: int, width: int) -> int:
+    """Of a sub-sampling: convolutions from channels to channels, and the projection of what is left."""
+    stages = factor.bit_length() - 1
+    weights = {"dw_striding": stages - 1, "striding": 9 * (stages - 1), "vggnet": 9 * (2 * stages - 1)}.get(kind, 0)
+    return max(0, weights) * channels * channels + channels * -(-features // factor) * width
+
+
+def _decoder_bytes(node: Node) -> int:
+    return _FLOAT * _product(node, "feat_in", "num_classes", "num_decoders")
+
+
+def _quantizer_bytes(node: Node) -> int:
+    codes = _product(node, "num_books", "num_classes", "code_dim")
+    projection = _product(node, "feat_in", "combine_time_steps", "num_books", "code_dim")
+    return (_FLOAT + 2 * _DOUBLE) * codes + _FLOAT * projection  # drawn, doubled and normalised
+
+
+def _masking_bytes(node: Node) -> int:
+    return _FLOAT * _whole(node["feat_in"])
+
+
+def _preprocessor_bytes(node: Node) -> int:
+    seconds = node["window_size"]
+    window = _whole(node["n_window_size"])
+    if isinstance(seconds, int | float) and 0 < seconds < math.inf:
+        window = max(window, int(min(seconds * _whole(node["sample_rate"]), _HUGE)))
+    bins = (_whole(node["n_fft"]) or 2 ** window.bit_length()) // 2 + 1
+    return _FLOAT * window + 5 * _DOUBLE * bins * (
+        _whole(node["features"]) + 2
+    )  # five tables on the way to the filters
+
+
+_BYTES: dict[str, Callable[[Node], int]] = {
+    "encoder": _encoder_bytes,
+    "decoder": _decoder_bytes,
+    "quantizer": _quantizer_bytes,
+    "masking": _masking_bytes,
+    "preprocessor": _preprocessor_bytes,
+}
+
+
+def _to_blame(part: str, node: Node) -> str:
+    known = [name for name in _ORDINARY if name in node]
+    return min(known, key=lambda name: part_bytes(part, {**node, name: _ORDINARY[name]}), default="_target_")
+
+
+def _product(node: Node, *names: str) -> int:
+    return math.prod(_whole(node[name]) for name in names)
+
+
+def _whole(value: Any) -> int:
+    """A size, or 0 where there is none."""
+    return min(value, _HUGE) if type(value) is int and value > 0 else 0
+
+
+def _shown(value: Any) -> str:
+    return f"more than {_HUGE:.0e}" if type(value) is int and value > _HUGE else f"{value!r}"
+
+
+def _readable(size: int) -> str:
+    return f"{size / 1e9:.3g} GB"

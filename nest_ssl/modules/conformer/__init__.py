@@ -1,5 +1,0 @@
-"""FastConformer encoder (arXiv 2305.05084), with the options that NeMo's configuration documents."""
-
-from nest_ssl.modules.conformer.encoder import ConformerEncoder
-
-__all__ = ["ConformerEncoder"]

@@ -1,0 +1,1 @@
+"""What Lightning calls around the steps of a run."""

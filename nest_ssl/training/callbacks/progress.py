@@ -1,0 +1,156 @@
+"""The state of a run while it trains: a bar over all steps and a line of numbers on a terminal, elsewhere a plain line
+now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
+from torch import Tensor
+
+from nest_ssl.printable import say
+from nest_ssl.training.callbacks.throughput import Throughput
+
+_REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
+_LINE_SECONDS = 15.0
+_RECENT_LOSSES = 50  # that the shown one is the mean of: those of single batches differ by more than a day's progress
+
+
+class _Bar(Progress):
+    """The bar, and below it the numbers, which together would not fit 80 columns."""
+
+    numbers = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield Text(self.numbers, no_wrap=True, overflow="ellipsis")
+
+
+class TrainingProgress(Callback):
+    """Steps done, losses, learning rate, speed, share of waiting, time left. ASCII where the output is not UTF-8.
+
+    The loss of the training is a running mean over the newest batches.
+    """
+
+    def __init__(self, throughput: Throughput, interactive: bool | None = None) -> None:
+        self.throughput = throughput
+        self.interactive = sys.stdout.isatty() if interactive is None else interactive
+        self._bar: _Bar | None = None
+        self._task = TaskID(0)
+        self._shown_at = 0.0
+        self._shown_step = -1
+        self._first_step = 0
+        self._started_at = 0.0
+        self._losses: deque[Tensor] = deque(maxlen=_RECENT_LOSSES)
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._first_step, self._started_at = trainer.global_step, time.monotonic()
+        self._shown_at = self._started_at
+        if not trainer.is_global_zero or not self.interactive:
+            return
+        self._bar = _Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),  # what the line leaves over
+            TextColumn("{task.fields[steps]}"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+            console=Console(),
+            expand=True,
+            refresh_per_second=5,
+        )
+        self._task = self._bar.add_task(
+            "train", total=steps_to_train(trainer), completed=trainer.global_step, steps=_steps(trainer)
+        )
+        self._bar.numbers = self._numbers(trainer)
+        self._bar.start()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss: Tensor | None = getattr(pl_module, "shown_loss", None)
+        if loss is not None:
+            self._losses.append(loss)
+        seconds = _REFRESH_SECONDS if self.interactive else _LINE_SECONDS
+        first = trainer.global_step == self._first_step + 1
+        if first or time.monotonic() - self._shown_at >= seconds:
+            self._show(trainer, "train")
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description="validate", refresh=True)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._show(trainer, "train")
+            if self._bar is not None:
+                self._bar.console.print(Text(f"step {_steps(trainer)}  {self._numbers(trainer)}"))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._shown_step != trainer.global_step:
+            self._show(trainer, "train")
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._stop()
+
+    def _show(self, trainer: Trainer, doing: str) -> None:
+        self._shown_at, self._shown_step = time.monotonic(), trainer.global_step
+        if not trainer.is_global_zero:
+            return
+        recent = self.throughput.recent()
+        audio, wait = recent.audio_seconds_per_second, recent.data_wait_share
+        speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
+        if self._bar is not None:
+            self._bar.numbers = f"{self._numbers(trainer)}{speed}"
+            self._bar.update(self._task, description=doing, completed=trainer.global_step, steps=_steps(trainer))
+        elif not self.interactive:
+            rate = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
+            pace = f"{rate:.2f} steps/s{speed}{_time_left(trainer, rate)}"
+            say(f"step {_steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
+
+    def _numbers(self, trainer: Trainer) -> str:
+        parts = []
+        if self._losses:
+            losses = torch.stack(list(self._losses))
+            parts.append(f"mean train_loss {float(losses[losses.isfinite()].mean()):.3f}")
+        if "val_loss" in trainer.callback_metrics:
+            parts.append(f"val_loss {float(trainer.callback_metrics['val_loss']):.3f}")
+        if trainer.optimizers:
+            parts.append(f"lr {trainer.optimizers[0].param_groups[0]['lr']:.2e}")
+        return "  ".join(parts)
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def steps_to_train(trainer: Trainer) -> int | None:
+    """Optimiser steps until the run ends, as far as the configuration says; None if it goes on until stopped."""
+    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
+    if trainer.max_epochs and trainer.max_epochs > 0 and isinstance(trainer.num_training_batches, int):
+        steps_in_epoch = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
+        limits.append(steps_in_epoch * trainer.max_epochs)
+    return min(limits, default=None)
+
+
+def _steps(trainer: Trainer) -> str:
+    total = steps_to_train(trainer)
+    return f"{trainer.global_step}/{total}" if total else str(trainer.global_step)
+
+
+def _time_left(trainer: Trainer, steps_per_second: float) -> str:
+    """At the pace of this start of the run, validations included; nothing if no end is known."""
+    total = steps_to_train(trainer)
+    if total is None or steps_per_second <= 0:
+        return ""
+    return f"  left {timedelta(seconds=round((total - trainer.global_step) / steps_per_second))}"

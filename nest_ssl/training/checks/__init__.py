@@ -1,0 +1,1 @@
+"""Checks of configuration and data before the first step."""

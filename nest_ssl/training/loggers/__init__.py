@@ -1,0 +1,1 @@
+"""Where the curves of a run are written."""

@@ -1,0 +1,114 @@
+"""Several processes at work: in order, few enough, and what becomes of it when one dies or is told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nest_ssl.apps.datatools import processes
+from nest_ssl.apps.datatools.processes import in_processes
+from nest_ssl.apps.datatools.tar_plan import TarOptions
+from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
+from nest_ssl.errors import NestError
+from tests.waiting import PATIENCE, wait_until
+
+
+def square(number: int) -> int:
+    return number**2
+
+
+def die(number: int) -> int:
+    os._exit(3)
+
+
+def wait_for_ctrl_c(folder: str) -> None:
+    Path(folder, f"begun{os.getpid()}").touch()
+    try:
+        time.sleep(2 * PATIENCE)
+    except KeyboardInterrupt:
+        Path(folder, "cleaned up").touch()
+        raise
+
+
+def where(piece: Any) -> str:
+    return f"piece {piece}: a process died"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_results_come_in_order(workers: int) -> None:
+    pieces = ((str(number), (number,)) for number in range(30))
+    found = list(in_processes(square, pieces, workers, died_at=where))
+    assert found == [(str(number), number**2) for number in range(30)]
+
+
+def test_a_process_that_dies_is_an_error_of_one_line() -> None:
+    with pytest.raises(NestError, match=r"^piece 0: a process died or soon after; try --workers 1$"):
+        list(in_processes(die, ((number, (number,)) for number in range(30)), 2, died_at=where))
+
+
+def test_there_are_no_more_processes_than_windows_can_wait_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, write_audio: Callable, write_manifest: Callable
+) -> None:
+    asked: list[int] = []
+
+    class Pool(processes.ProcessPoolExecutor):
+        def __init__(self, workers: int, **options: Any) -> None:
+            asked.append(workers)
+            super().__init__(1, **options)
+
+    monkeypatch.setattr(processes, "ProcessPoolExecutor", Pool)
+    manifest = write_manifest([write_audio("a.wav", np.linspace(-0.5, 0.5, 16000))])
+    make_tarred_sets(Path(manifest), tmp_path / "tarred", TarOptions(num_shards=1), workers=100)
+    assert asked == [60]
+
+
+def interrupt(ready: Callable[[int], bool], folder: Path, start_method: str | None = None) -> int:
+    """The exit code of a command with two workers, a group of its own as in a terminal, that gets Ctrl-C when ready."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        pieces = ((number, (str(folder),)) for number in range(9))
+        try:
+            list(in_processes(wait_for_ctrl_c, pieces, 2, died_at=where, start_method=start_method))
+        except KeyboardInterrupt:
+            os._exit(0)
+        os._exit(1)
+    wait_until(lambda: ready(pid), "for two workers")
+    os.killpg(pid, signal.SIGINT)
+    return os.waitpid(pid, 0)[1]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork, and no signals to a group of processes")
+def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture
+) -> None:
+    before = time.monotonic()
+    assert interrupt(lambda _: len(list(tmp_path.glob("begun*"))) == 2, tmp_path) == 0
+    assert time.monotonic() - before < 2 * PATIENCE  # which the work at hand takes
+    assert (tmp_path / "cleaned up").exists()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork, and no signals to a group of processes")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_while_processes_start_is_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+    def workers_import(pid: int) -> bool:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+        return sum(map(is_python, workers)) == 2
+
+    def is_python(pid: str) -> bool:
+        """Whether the interpreter has begun, so that Ctrl-C is an exception."""
+        caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
+        return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
+
+    assert interrupt(workers_import, tmp_path, "spawn") == 0
+    assert "Traceback" not in capfd.readouterr().err

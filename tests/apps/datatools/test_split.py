@@ -1,0 +1,141 @@
+"""A share is held out by whole groups, and again the same one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nest_ssl.apps.datatools.split import Grouping, hold_out, read_share, split_manifests, split_names, val_name
+from nest_ssl.data.inspection.overlap import find_overlap
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.errors import ManifestError, NestError
+
+
+def rows(count: int = 400, speakers: int = 40) -> list[dict[str, Any]]:
+    draw = random.Random(3)
+    return [
+        {
+            "audio_filepath": f"s{draw.randrange(speakers)}/u{number}.wav",
+            "duration": draw.randrange(1, 20) / 2,
+            "speaker": draw.randrange(speakers),
+        }
+        for number in range(count)
+    ]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("grouping", "group"),
+    [
+        (Grouping(field="speaker"), lambda row: row["speaker"]),
+        (Grouping(folder=True), lambda row: row["audio_filepath"].partition("/")[0]),
+        (Grouping.read(None, False, r"u(\d)\d*\."), lambda row: row["audio_filepath"].partition("/u")[2][0]),
+        (Grouping(), lambda row: row["audio_filepath"]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_no_group_is_divided_and_no_line_is_lost(
+    write_manifest: Callable[..., str], grouping: Grouping, group: Callable[[dict], Any], share: float
+) -> None:
+    manifest = write_manifest(rows(), "all.json")
+    (names,) = split_names([manifest])
+    split = split_manifests([manifest], share, grouping, 0, [names])
+    train, val = map(read, names)
+    assert train
+    assert val
+    assert {group(row) for row in train}.isdisjoint({group(row) for row in val})
+    assert sorted(map(json.dumps, train + val)) == sorted(map(json.dumps, rows()))
+    assert (len(val), split.groups_held_out) == (split.lines_held_out, len({group(row) for row in val}))
+    held_out = sum(row["duration"] for row in val) / sum(row["duration"] for row in rows())
+    if split.groups > 20:  # groups are small
+        assert share - 0.03 < held_out <= share
+    assert find_overlap(*([load_manifest([str(name)])] for name in names)) is None
+
+
+def test_a_seed_gives_the_same_split_again_in_any_order_of_lines_and_another_seed_another() -> None:
+    lines = rows()
+    groups, durations = [f"{row['speaker']}" for row in lines], [row["duration"] for row in lines]
+    first = hold_out(groups, durations, 0.2, 7)
+    assert (hold_out(groups, durations, 0.2, 7).held_out == first.held_out).all()
+    backwards = hold_out(groups[::-1], durations[::-1], 0.2, 7)
+    assert (backwards.held_out[::-1] == first.held_out).all()
+    assert (hold_out(groups, durations, 0.2, 8).held_out != first.held_out).any()
+    # what was written down once: a change of the hash would hold out other speakers of everybody's data
+    held_out = hold_out(list("abcdefgh"), [1.0] * 8, 0.4, 0).held_out
+    assert [group for group, out in zip("abcdefgh", held_out, strict=True) if out] == ["b", "e", "h"]
+
+
+def test_groups_of_several_manifests_stay_together(write_manifest: Callable[..., str]) -> None:
+    manifests = [write_manifest(rows()[:200], "a.json"), write_manifest(rows()[200:], "b.json")]
+    names = split_names(manifests)
+    split_manifests(manifests, 0.3, Grouping(field="speaker"), 0, names)
+    train, val = ({row["speaker"] for pair in names for row in read(pair[side])} for side in (0, 1))
+    assert train.isdisjoint(val)
+    assert train | val == {row["speaker"] for row in rows()}
+    assert [sum(len(read(name)) for name in pair) for pair in names] == [200, 200]
+
+
+def test_lines_without_a_group_are_trained_on_and_groups_larger_than_the_share_leave_the_smallest() -> None:
+    groups = ["large"] * 6 + ["small"] * 3 + [None]
+    split = hold_out(groups, [np.nan] * 10, 0.1, 0)
+    assert split.held_out.tolist() == [group == "small" for group in groups]
+    assert split.without_group == 1
+
+
+def test_paths_stay_valid_in_another_folder(write_manifest: Callable[..., str], tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).touch()
+    manifest = write_manifest([{"audio_filepath": "a.wav", "duration": 1.0}, {"audio_filepath": "b.wav"}])
+    names = split_names([manifest], tmp_path / "new")
+    split_manifests([manifest], 0.5, Grouping(), 0, names)
+    paths = {row["audio_filepath"] for name in names[0] for row in read(name)}
+    assert paths == {"../a.wav", "../b.wav"}
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [("speeker", r"no line has a field 'speeker' \(did you mean 'speaker'\?\)"), ("same", "there is one group")],
+)
+def test_what_cannot_be_split_is_one_line_and_leaves_nothing(
+    write_manifest: Callable[..., str], tmp_path: Path, field: str, message: str
+) -> None:
+    manifest = write_manifest([{**row, "same": 1} for row in rows(20)])
+    with pytest.raises(NestError, match=message):
+        split_manifests([manifest], 0.1, Grouping(field=field), 0, split_names([manifest]))
+    assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
+
+
+def test_bad_lines_existing_files_and_shares_are_refused(write_manifest: Callable[..., str], tmp_path: Path) -> None:
+    manifest = write_manifest(rows(20))
+    names = split_names([manifest])
+    names[0][1].touch()
+    with pytest.raises(NestError, match=r"manifest\.val\.json: exists already; --force replaces it"):
+        split_manifests([manifest], 0.1, Grouping(), 0, names)
+    split_manifests([manifest], 0.1, Grouping(), 0, names, force=True)
+    (tmp_path / "bad.json").write_text('{"audio_filepath": 3}\n')
+    with pytest.raises(ManifestError, match=r"bad\.json:1: audio_filepath is 3"):
+        split_manifests([str(tmp_path / "bad.json")], 0.1, Grouping(), 0, split_names([str(tmp_path / "bad.json")]))
+    assert (read_share("5%"), read_share("0.5")) == (0.05, 0.5)
+    for text in ("5", "0", "100%", "some", "nan"):
+        with pytest.raises(NestError, match="expected a share such as 5%"):
+            read_share(text)
+    with pytest.raises(NestError, match="is no regular expression"):
+        Grouping.read(None, False, "(")
+
+
+@pytest.mark.parametrize(
+    ("output", "name"),
+    [("train.json", "val.json"), ("my_train.jsonl", "my_val.jsonl"), ("a.json", "a.val.json"), ("x", "x.val.json")],
+)
+def test_the_validation_manifest_is_named_after_the_other(output: str, name: str) -> None:
+    assert val_name(Path("f") / output) == Path("f") / name

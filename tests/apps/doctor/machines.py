@@ -1,0 +1,43 @@
+"""Machines that nobody here has, described by data."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from nest_ssl.apps.doctor.facts import EXTRAS, Facts
+
+INSTALLED: dict[str, str | None] = {name: "1.0" for extra in EXTRAS.values() for name in extra.packages}
+_PLAIN = Facts(
+    system="Linux",
+    release="6.1",
+    architecture="x86_64",
+    python=(3, 12, 0),
+    torch="2.13.0",
+    torch_cuda=None,
+    torch_hip=None,
+    gpus=(),
+    nvidia_card=None,
+    mps=False,
+    cpu="some",
+    cpu_features=(),
+    vector_kernels="AVX2",
+    bf16=False,
+    cores=1,
+    usable_cores=1,
+    threads=1,
+    memory=16 * 10**9,
+    available=12 * 10**9,
+    shared_memory=None,
+    start_method="fork",
+    open_files=None,
+    load=None,
+    long_paths=True,
+    packages=INSTALLED,
+    nemo=None,
+)
+
+
+def made_up(**facts: Any) -> Facts:
+    """A plain machine without a GPU, except for what is given."""
+    return dataclasses.replace(_PLAIN, **facts)

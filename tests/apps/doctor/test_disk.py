@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from nest_ssl.apps.doctor.disk import (
+    check_data_disk,
+    check_experiment_disk,
+    check_space,
+    existing_parent,
+    write_and_read,
+)
+
+
+def test_a_run_folder_that_is_not_there_yet_is_judged_by_what_is_above_it(tmp_path: Path) -> None:
+    assert existing_parent(tmp_path / "a" / "b") == tmp_path
+    assert check_space(tmp_path / "a" / "b", needed=1).state == "ok"
+    assert check_experiment_disk(tmp_path / "a" / "b").state in ("ok", "warning")  # as fast as it is
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_that_will_not_fit_are_a_warning(tmp_path: Path) -> None:
+    finding = check_space(tmp_path, needed=10**18)
+    assert finding.state == "warning"
+    assert "save_top_k" in finding.advice
+
+
+def test_what_is_written_is_read_back(tmp_path: Path) -> None:
+    written, read = write_and_read(tmp_path)
+    assert 0 < read.bytes <= written.bytes
+    assert written.per_second > 0
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    finding = check_experiment_disk(tmp_path / "file")
+    assert finding.state == "problem"
+    assert "exp_manager.exp_dir" in finding.advice
+
+
+def test_audio_is_read_as_far_as_it_is_there(tmp_path: Path) -> None:
+    (tmp_path / "a.wav").write_bytes(bytes(10**6))
+    finding = check_data_disk([str(tmp_path / "a.wav"), str(tmp_path / "none.wav")])
+    assert finding.state == "ok"
+    assert "1 files tried" in finding.found
+    assert check_data_disk([str(tmp_path / "none.wav")]).state == "warning"

@@ -1,0 +1,122 @@
+"""The search on machines that follow a known law: it must find what the law says, and never step over it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nest_ssl.apps.doctor.bench import OutOfTime
+from nest_ssl.apps.doctor.cost import MemoryCost
+from nest_ssl.apps.doctor.search import Bucket, Limits, Search, bucket_tops
+from nest_ssl.apps.doctor.steps import Outcome, Trial
+
+LAW = MemoryCost(always=2e9, second=1e8, square=2e6)
+LENGTHS = [2.0, 10.0, 20.0]
+
+
+class Simulated:
+    """A machine on which a step takes a fixed time and a time for each second of audio."""
+
+    def __init__(self, memory: float, *, fixed: float = 0.1, second: float = 0.01, time: float = 1e9) -> None:
+        self.memory, self.fixed, self.second, self.left = memory, fixed, second, time
+        self.tried: list[Trial] = []
+
+    def measure(self, trial: Trial) -> Outcome:
+        self.tried.append(trial)
+        seconds = self.fixed + self.second * trial.audio
+        if 2 * seconds > self.left:
+            raise OutOfTime
+        self.left -= 2 * seconds
+        peak = LAW.peak(trial.batch_size, trial.seconds)
+        return Outcome(trial, seconds if peak <= self.memory else None, int(peak), int(LAW.always))
+
+    def search(self, *, may_overflow: bool, lengths: list[float] = LENGTHS) -> list[Bucket]:
+        limits = Limits(int(self.memory), may_overflow)
+        return Search(self.measure, limits, lambda: self.left, lambda text: None).run(lengths, "32")
+
+
+@pytest.mark.parametrize("memory", [4e9, 16e9, 80e9])
+def test_on_a_gpu_the_largest_is_found_by_trying(memory: float) -> None:
+    for bucket in Simulated(memory).search(may_overflow=True):
+        most = LAW.largest(bucket.seconds, memory)
+        assert bucket.measured
+        assert most * 7 // 8 - 1 <= bucket.largest <= most
+
+
+@pytest.mark.parametrize("memory", [4e9, 16e9, 80e9])
+def test_on_a_cpu_nothing_is_tried_that_does_not_fit(memory: float) -> None:
+    machine = Simulated(memory, fixed=100.0)  # always faster with more
+    buckets = machine.search(may_overflow=False)
+    assert all(LAW.peak(trial.batch_size, trial.seconds) <= memory for trial in machine.tried)
+    for bucket in buckets:
+        assert bucket.largest == pytest.approx(LAW.largest(bucket.seconds, memory), abs=1)
+
+
+def test_doubling_ends_where_speed_stops_growing() -> None:
+    (bucket,) = Simulated(1e12, fixed=0.1, second=0.01).search(may_overflow=False, lengths=[10.0])
+    assert bucket.saturated
+    assert bucket.useful is not None
+    best = max(outcome.speed for outcome in bucket.outcomes)
+    assert bucket.useful.speed >= best / 1.05
+    assert bucket.useful.trial.batch_size < bucket.outcomes[-1].trial.batch_size
+
+
+def test_a_length_of_which_none_fits_has_nothing_useful() -> None:
+    (bucket,) = Simulated(1e9).search(may_overflow=True, lengths=[10.0])
+    assert (bucket.largest, bucket.useful) == (0, None)
+
+
+def test_what_was_neither_measured_nor_predicted_is_not_known() -> None:
+    machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # two clips of 2 s, and the time is over
+    short, *longer = machine.search(may_overflow=False)
+    assert (short.largest, short.measured, short.tried) == (None, False, 2)
+    assert [short.fits(clips) for clips in (1, 2, 3)] == [True, True, None]
+    assert [(bucket.largest, bucket.outcomes, bucket.fits(1)) for bucket in longer] == [(None, (), None)] * 2
+
+
+def test_clips_of_one_length_predict_no_longer_ones() -> None:
+    outcomes = [Outcome(Trial(clips, 2.0), 1.0, int(LAW.peak(clips, 2.0)), int(LAW.always)) for clips in (1, 2, 4)]
+    search = Search(Simulated(80e9).measure, Limits(int(80e9), False), lambda: 0.0, lambda text: None)
+    search.outcomes = outcomes
+    short, long = search.buckets([2.0, 20.0])
+    assert short.largest == pytest.approx(LAW.largest(2.0, 80e9), abs=1)
+    assert long.largest is None
+
+
+def test_a_length_that_looked_too_large_at_first_is_tried_when_more_is_known() -> None:
+    machine = Simulated(20e9, fixed=100.0)
+    bound = LAW.always + (LAW.peak(1, 2.0) - LAW.always) * (40.0 / 2.0) ** 2  # all that one clip of 2 s tells
+    assert LAW.peak(1, 40.0) < machine.memory < bound
+    long = machine.search(may_overflow=False, lengths=[2.0, 40.0])[-1]
+    assert long.tried == 1
+    assert long.largest == pytest.approx(LAW.largest(40.0, machine.memory), abs=1)
+
+
+def test_between_what_fits_and_what_overflowed_nobody_can_tell() -> None:
+    outcomes = [Outcome(Trial(4, 2.0), 1.0), Outcome(Trial(8, 2.0), None)]
+    bucket = Bucket(2.0, tuple(outcomes), 4, measured=True, saturated=False)
+    assert [bucket.fits(clips) for clips in (4, 6, 8, 9)] == [True, None, False, False]
+
+
+@pytest.mark.parametrize("time", [0.5, 3.0, 20.0])
+def test_the_time_given_is_kept(time: float) -> None:
+    machine = Simulated(80e9, fixed=0.2, second=0.02, time=time)
+    machine.search(may_overflow=True)
+    assert machine.left >= 0
+
+
+def test_lengths_are_the_longest_of_buckets_of_the_data() -> None:
+    tops = bucket_tops(np.linspace(1, 20, 1000), (), 60.0)
+    assert tops[-1] == 20.0
+    assert len(tops) == 4
+
+
+def test_lengths_without_data_keep_to_the_longest_allowed() -> None:
+    assert bucket_tops(np.empty(0), (), 12.0) == [5.0, 10.0, 12.0]
+    assert bucket_tops(np.empty(0), (), None) == [5.0, 10.0, 20.0]
+    assert bucket_tops(np.empty(0), (7.0, 3.0), 12.0) == [3.0, 7.0]
+
+
+def test_the_longest_of_the_data_is_among_the_lengths_asked_for() -> None:
+    assert bucket_tops(np.array([1.0, 9.5]), (3.0,), None) == [3.0, 9.5]
+    assert bucket_tops(np.array([1.0, 2.0]), (3.0,), None) == [3.0]

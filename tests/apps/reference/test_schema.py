@@ -1,0 +1,78 @@
+"""The reference knows the keys that `training/keys.py` accepts, all of them and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nest_ssl.training
+from nest_ssl.apps.reference.descriptions import Section
+from nest_ssl.apps.reference.schema import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
+from nest_ssl.config.keys import check_keys, known_keys
+from nest_ssl.config.targets import arguments_of
+from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
+from nest_ssl.errors import ConfigError
+from nest_ssl.model.build import PARTS
+from nest_ssl.training.optim import build_optimizer
+
+
+def test_every_accepted_key_has_its_place(schema: Schema) -> None:
+    known: Any = known_keys(preset())
+    lhotse: Any = known_keys({"model": {"train_ds": {"use_lhotse": True}}})
+    accepted = {
+        **{f"model.{part}": known["model"][part] for part in PARTS},
+        AUGMENTOR: known["model"]["train_ds"]["batch_augmentor"],
+        DATASET: known["model"]["train_ds"],
+        LHOTSE: lhotse["model"]["train_ds"],
+        TRAINER: known["trainer"],
+        "exp_manager.checkpoint_callback_params": known["exp_manager"]["checkpoint_callback_params"],
+        "exp_manager.early_stopping_callback_params": known["exp_manager"]["early_stopping_callback_params"],
+    }
+    assert {node: set(keys) - {"_target_"} for node, keys in accepted.items()} == {
+        node: set(schema[node]) for node in accepted
+    }
+
+
+@pytest.mark.parametrize("node", [TOP_LEVEL, "model", "exp_manager"])
+def test_keys_with_a_table_of_their_own_are_not_listed_twice(node: str, schema: Schema) -> None:
+    known: Any = known_keys(preset())
+    accepted = known if node == TOP_LEVEL else known[node]
+    tables = {name for name, below in accepted.items() if below is not None}
+    assert set(schema[node]) == set(accepted) - tables
+    as_train_ds = {"validation_ds", "test_ds"}
+    assert {name if node == TOP_LEVEL else f"{node}.{name}" for name in tables - as_train_ds} <= schema.keys()
+
+
+@pytest.mark.parametrize("node", [TOP_LEVEL, "model", "exp_manager", "exp_manager.checkpoint_callback_params"])
+def test_what_is_described_is_accepted(node: str, schema: Schema) -> None:
+    config: dict[str, Any] = {}
+    holder = config
+    for name in () if node == TOP_LEVEL else node.split("."):
+        holder = holder.setdefault(name, {})
+    for key in schema[node]:
+        holder[key] = None
+        check_keys(config)
+    holder["no_such_key"] = None
+    with pytest.raises(ConfigError, match="no_such_key"):
+        check_keys(config)
+
+
+def test_the_simpler_augmentor_has_no_key_that_the_other_lacks(schema: Schema) -> None:
+    assert set(arguments_of(SpeakerNoiseAugmentation)) < schema[AUGMENTOR].keys()
+
+
+def test_an_optimiser_has_no_rate_by_default(schema: Schema) -> None:
+    assert schema["model.optim"]["lr"].default == "required"
+    with pytest.raises(ConfigError, match="lr"):
+        build_optimizer([], {"name": "adamw"})
+
+
+def test_what_the_trainer_is_told_and_what_the_code_asks_of_it_is_described(sections: list[Section]) -> None:
+    described = {key for section in sections if section.node == TRAINER for row in section.rows for key in row.keys}
+    folder = Path(nest_ssl.training.__path__[0])
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    asked = set(re.findall(r'(?:trainer|arguments)\.get\("(\w+)"', source)) - {"name", "project"}  # of wandb
+    assert asked | preset()["trainer"].keys() <= described

@@ -1,0 +1,249 @@
+"""Several runs side by side: what is called the best, what is not compared and why, and the levels of verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nest_ssl.apps.report.charts import Chart, Line, curve_chart
+from nest_ssl.apps.report.curves import Curve
+from nest_ssl.apps.report.gathered import gather
+from nest_ssl.apps.report.health import health_of
+from nest_ssl.apps.report.levels import levels_of
+from nest_ssl.apps.report.page import render
+from nest_ssl.apps.report.run import open_runs
+from nest_ssl.apps.report.texts import words
+from tests.apps.report.example_runs import CONFIG, training, validation, write_events, write_run
+from tests.apps.report.test_health import GOOD, GOOD_BOOK
+from tests.apps.report.test_page import Text
+
+LOSSES = (
+    "Training loss, running mean",
+    "Validation loss",
+    "Best validation loss",
+    "Training accuracy",
+    "Validation accuracy",
+)
+
+
+def config(**settings: Any) -> dict[str, Any]:
+    """The example's configuration with other values of dotted keys below `model`, dots written as two underscores."""
+    changed = json.loads(json.dumps(CONFIG))
+    for name, value in settings.items():
+        *nodes, leaf = name.split("__")
+        node = changed["model"]
+        for part in nodes:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return changed
+
+
+@pytest.fixture
+def page_of(tmp_path: Path) -> Callable[..., str]:
+    """The page of runs that learn at different speed, one for each configuration; None is a run without one."""
+
+    def page_of(*configs: dict[str, Any] | None) -> str:
+        folders = []
+        for number, one in enumerate(configs):
+            folder = write_run(
+                tmp_path / f"run{number}", began=time.time() - 300, config=one, decay=300.0 + 50 * number
+            )
+            if one is None:
+                (folder / "config.yaml").unlink()
+            folders.append(folder)
+        return render(gather(open_runs(folders), ()))
+
+    return page_of
+
+
+def cells(page: str, name: str) -> list[str]:
+    """What a row of the table of figures says of each run."""
+    row = re.search(rf'<tr><th scope="row"><span lang="en">{name}(?:, [^<]*)?</span>.*?</tr>', page)
+    assert row is not None, name
+    return re.findall(r"<td>(.*?)</td>", row[0])
+
+
+def strong(page: str, name: str) -> list[bool]:
+    return [cell.startswith("<strong>") for cell in cells(page, name)]
+
+
+def test_a_missing_value_is_never_the_best(tmp_path: Path) -> None:
+    began = time.time() - 300
+    only_train = [{"train_loss": training(decay)["train_loss"]} for decay in (200.0, 300.0)]
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder, values in zip(folders, only_train, strict=True):
+        write_events(folder, (values, range(0, 500, 5)), began=began)
+        (folder / "config.yaml").write_text(json.dumps(CONFIG))
+    page = render(gather(open_runs(folders), ()))
+    assert strong(page, "Training loss, running mean") == [True, False]
+    for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Steps left out"):
+        assert cells(page, name) == ["–", "–"], name  # none is strong
+    assert "Not known: this run does not log what it skips." in Text(page).english
+
+
+def test_a_run_that_counts_nothing_has_not_skipped_less_than_one_that_counts(tmp_path: Path) -> None:
+    began = time.time() - 300
+    counts = write_run(tmp_path / "counts", began=began)
+    write_events(counts, ({"skipped_audio": lambda step: 3.0}, range(995, 1000)), began=time.time())
+    silent = tmp_path / "silent"
+    write_events(silent, ({"train_loss": training()["train_loss"]}, range(0, 500, 5)), began=began)
+    (silent / "config.yaml").write_text(json.dumps(CONFIG))
+    page = render(gather(open_runs([counts, silent]), ()))
+    assert cells(page, "Skipped audio") == ["3", "–"]
+    assert cells(page, "Steps left out") == ["0", "–"]
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_a_loss_that_is_not_finite_now_is_not_the_best_for_what_it_was(tmp_path: Path, value: float) -> None:
+    began = time.time() - 300
+    fine = write_run(tmp_path / "fine", began=began, decay=900)
+    broken = write_run(tmp_path / "broken", began=began)
+    lost = {"val_loss": lambda step: value, "train_loss": lambda step: value}
+    write_events(broken, (lost, range(1000, 2000)), began=began + 250, seconds_a_step=0.01)
+    reports = gather(open_runs([fine, broken]), ())
+    page = render(reports)
+    for name in ("Training loss, running mean", "Validation loss"):
+        assert strong(page, name) == [False, False], name
+        assert "NaN" in cells(page, name)[1]
+    figures = reports[1].as_dict()["figures"]
+    assert (figures["train_loss"], figures["val_loss"]) == (None, None)
+    assert reports[1].health.word == "not_finite"
+    json.dumps(reports[1].as_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        config(num_classes=8192),
+        config(num_books=2),
+        config(masking__block_size=16),
+        config(quantizer__dist_fn="cosine"),
+        config(preprocessor__normalize=None, preprocessor__features=40),
+        config(loss__mask_threshold=0.5),
+        config(encoder__subsampling_factor=4),
+        config(something_new=1),
+    ],
+    ids=lambda of: [*of["model"]][-1] if isinstance(of, dict) else str(of),
+)
+def test_losses_of_different_tasks_are_not_compared_and_the_page_says_why(
+    page_of: Callable[..., str], other: dict[str, Any]
+) -> None:
+    page = page_of(config(), other)
+    for name in LOSSES:
+        assert strong(page, name) == [False, False], name
+    (why,) = re.findall(r'<p class="not-compared"><span lang="en">(.*?)</span><span lang="zh">', page)
+    assert why.startswith("Losses and accuracies are not compared: the runs solve different tasks")
+    assert "model." in why
+    titles = [Text(caption).english for caption in re.findall(r"<figcaption.*?</figcaption>", page)]
+    for title in ("Loss", "Accuracy on masked frames"):
+        assert [said for said in titles if said.startswith(title)] == [f"{title} (run0)", f"{title} (run1)"]
+    said = Text(page)
+    assert len(said.ids) == len(set(said.ids))
+
+
+def test_each_task_is_drawn_with_its_own_loss_of_guessing(page_of: Callable[..., str]) -> None:
+    page = page_of(config(), config(num_classes=8192), config(optim__lr=1.0))
+    charts = re.findall(r"<figure .*?</figure>", page, re.DOTALL)
+    first, second = (chart for chart in charts if 'id="chart-losses' in chart)
+    assert "log V = 5.545" in first
+    assert "log V = 9.011" in second
+    assert "(run0, run2)" in first
+    assert "(run1)" in second
+
+
+def test_what_only_changes_how_a_model_learns_can_be_compared(page_of: Callable[..., str]) -> None:
+    learns = config(encoder__n_layers=2, optim__lr=9.0, train_ds__batch_size=4, validation_ds__num_workers=3)
+    page = page_of(config(), learns)
+    for name in LOSSES:
+        assert strong(page, name) == [True, False], name
+    assert 'class="not-compared"' not in page
+
+
+def test_other_data_are_an_obstacle_for_the_set_that_they_are_in(page_of: Callable[..., str]) -> None:
+    page = page_of(config(), config(train_ds__manifest_filepath="other.json"))
+    assert strong(page, "Training loss, running mean") == [False, False]
+    assert strong(page, "Validation loss") == [True, False]
+    said = Text(page).english
+    assert "Training loss and accuracy are not compared" in said
+    assert "Validation loss and accuracy are not compared" not in said
+
+
+def test_a_run_without_a_configuration_is_not_compared(page_of: Callable[..., str]) -> None:
+    page = page_of(config(), None)
+    assert strong(page, "Validation loss") == [False, False]
+    assert "the configuration of run1 is not known" in Text(page).english
+
+
+JUST = 1e-9
+WORSE = {
+    "frequencies": lambda value: replace(GOOD, loss=value + JUST, step=10**6),
+    "chance": lambda value: replace(GOOD, accuracy=value - JUST),
+    "targets": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_perplexity=value - JUST),)),
+    "idle": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_cumulative_coverage=value - JUST),)),
+}
+FINE = {
+    "frequencies": lambda value: replace(GOOD, loss=value - JUST, step=10**6),
+    "chance": lambda value: replace(GOOD, accuracy=value + JUST),
+    "targets": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_perplexity=value + JUST),)),
+    "idle": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_cumulative_coverage=value + JUST),)),
+}
+WORDS = {"frequencies": "stuck", "chance": "chance", "targets": "few_targets", "idle": "idle_codes"}
+
+
+@pytest.mark.parametrize(
+    ("chart", "name"),
+    [("losses", "frequencies"), ("accuracies", "chance"), ("perplexity", "targets"), ("coverage", "idle")],
+)
+def test_a_verdict_turns_at_the_level_that_is_drawn(chart: str, name: str) -> None:
+    (level,) = (level for level in levels_of(GOOD, chart) if level.name == name)
+    assert WORDS[name] in [finding.key for finding in health_of(WORSE[name](level.value)).findings]
+    assert WORDS[name] not in [finding.key for finding in health_of(FINE[name](level.value)).findings]
+
+
+def test_levels_of_rare_verdicts_are_drawn_when_they_decide_one() -> None:
+    rising = replace(GOOD, val_loss=4.0, best_val_loss=3.0)
+    assert [level.value for level in levels_of(rising, "losses") if level.name == "val_rises"] == [pytest.approx(3.3)]
+    narrow = replace(GOOD, books=(replace(GOOD_BOOK, predicted_perplexity=15.0),))
+    assert [of.value for of in levels_of(narrow, "perplexity") if of.name == "predictions"] == [pytest.approx(21.0)]
+    assert {level.name for chart in ("losses", "perplexity") for level in levels_of(GOOD, chart)} == {
+        *("guessing", "frequencies", "targets")
+    }
+
+
+def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_of: Callable[..., str]) -> None:
+    page = page_of(config(), config(optim__lr=1.0))
+    loss = re.search(r'<svg class="chart narrow linear"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
+    assert loss is not None
+    assert f"log P = {math.log(validation()['codebook_0/target_perplexity'](0)):.4g}" in loss[0]
+    heights = [float(y) for y in re.findall(r'<path class="level" d="M[\d.]+ ([\d.]+)H', loss[0])]
+    ticks = {
+        float(label): float(y) - 4
+        for y, label in re.findall(r'class="end" x="50" y="([\d.]+)">([\d.]+)</text>', loss[0])
+    }
+    (low, at_low), (high, at_high) = sorted(ticks.items())[:: len(ticks) - 1]
+    values = [low + (at_low - height) / (at_low - at_high) * (high - low) for height in heights]
+    assert values == pytest.approx([math.log(256), math.log(95)], abs=0.01)
+
+
+def test_names_of_close_levels_do_not_lie_upon_each_other() -> None:
+    long = [words("level_of_run", level=f"frequencies alone: log P = 4.{n}", run="a run with a name") for n in range(3)]
+    short = [words("level_chance", value=n) for n in range(3)]
+    for names in (long, short, [long[0], *short]):
+        places, values = np.array([0.0, 1.0]), np.array([2.0, 6.0])
+        line = Line(words("training"), 0, Curve(places, values, None, places, np.array([])))
+        drawn = curve_chart(Chart([line], levels=[(4 + n / 50, name) for n, name in enumerate(names)]), "caption")
+        names_at = re.findall(r'<text lang="en" class="(end|start) level-name" x="[^"]+" y="([^"]+)">([^<]+)<', drawn)
+        assert len(names_at) == len(names)
+        for index, (side, y, name) in enumerate(names_at):
+            for other_side, other_y, other in names_at[:index]:
+                beside = side != other_side and max(len(name), len(other)) < 30
+                assert beside or abs(float(y) - float(other_y)) >= 13

@@ -1,0 +1,174 @@
+"""Steps whose loss or gradient is not finite, with the real model under Lightning's trainer."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins import MixedPrecision
+
+from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.errors import NestError
+from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.testing import manifests_of, small_config
+from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
+
+CONFIG = Path(__file__).parents[3] / "config" / "nest_fast-conformer.yaml"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
+    return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=6, val=2, noise=2)
+
+
+class Poison(Callback):
+    """Spoils some steps, by their audio or one number of their gradients, and keeps the state after every step."""
+
+    def __init__(self, bad: set[int], audio: bool) -> None:
+        self.bad = bad
+        self.audio = audio
+        self.states: list[list[torch.Tensor]] = []
+
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if self.audio and trainer.global_step in self.bad:
+            batch.noisy_audio[0, 100] = torch.inf
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: Any) -> None:
+        if not self.audio and trainer.global_step in self.bad:
+            pl_module.encoder.layers[1].norm_out.weight.grad[3] = -torch.inf
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: Any, *_: Any) -> None:
+        moments = [value for state in trainer.optimizers[0].state.values() for value in state.values()]
+        weights = [parameter.detach() for parameter in pl_module.parameters()]
+        statistics = [buffer for name, buffer in pl_module.named_buffers() if "batch_norm" in name]
+        self.states.append([value.clone() for value in (*weights, *moments, *statistics)])
+
+
+def fit(
+    corpus: DummyCorpus,
+    folder: Path,
+    bad: set[int],
+    numerics: str = "exact",
+    audio: bool = True,
+    most: int = 10,
+    masks: str = "0.02",
+    **arguments: Any,
+) -> Any:
+    overrides = [
+        *manifests_of(corpus),
+        f"model.numerics={numerics}",
+        f"model.masking.mask_prob={masks}",
+    ]
+    pl.seed_everything(0, verbose=False)
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    poison, nonfinite = Poison(bad, audio), NonFiniteSteps(folder, most)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        limit_val_batches=0,
+        callbacks=[poison, nonfinite],
+        **{"max_steps": 5, **quiet, **arguments},  # type: ignore
+    )
+    model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG, overrides).model, trainer=trainer)
+    trainer.fit(model)
+    return trainer, poison, nonfinite
+
+
+def same(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize(("numerics", "audio"), [("exact", True), ("exact", False), ("fast", True), ("fast", False)])
+def test_a_step_that_is_not_finite_leaves_no_trace_but_its_batch(
+    numerics: str, audio: bool, corpus: DummyCorpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer, poison, nonfinite = fit(corpus, tmp_path / "bad", {2}, numerics, audio)
+    assert same(poison.states[1], poison.states[2])
+    assert not same(poison.states[2], poison.states[3])
+    assert all(value.isfinite().all() for value in poison.states[-1])
+    assert (nonfinite.count, nonfinite.in_a_row) == (1, 0)
+    assert trainer.callback_metrics["nonfinite_steps"] == 1
+    (kept,) = (tmp_path / "bad").iterdir()
+    content = torch.load(kept, weights_only=False)
+    assert content["noisy_audio"].isfinite().all() != audio
+    assert len(content["sample_id"]) == len(content["audio"])
+    assert (
+        f"the {'loss' if audio else 'gradient or batch norm'} is not finite; the step is left out (so far 1)"
+        in caplog.text
+    )
+
+
+class ScaledOnCpu(MixedPrecision):
+    """A gradient scaler without half precision: only what the scaler does matters here."""
+
+    def __init__(self, scale: float = 2.0**16) -> None:
+        super().__init__("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
+
+    def forward_context(self) -> Any:
+        return nullcontext()
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_a_loss_that_is_not_finite_counts_with_a_gradient_scaler_too(
+    numerics: str, corpus: DummyCorpus, tmp_path: Path
+) -> None:
+    _, poison, nonfinite = fit(corpus, tmp_path, {2}, numerics, plugins=[ScaledOnCpu()])
+    assert same(poison.states[1], poison.states[2])
+    assert all(value.isfinite().all() for value in poison.states[-1])
+    assert nonfinite.count == 1
+    with pytest.raises(NestError, match="2 steps in a row"):
+        fit(corpus, tmp_path, {0, 2, 3}, numerics, most=2, plugins=[ScaledOnCpu()])
+
+
+@pytest.mark.parametrize(("scale", "counted"), [(2.0**16, 0), (0.5, 1)])
+def test_gradients_that_a_scale_made_infinite_are_its_own_business(
+    scale: float, counted: int, corpus: DummyCorpus, tmp_path: Path
+) -> None:
+    _, _, nonfinite = fit(corpus, tmp_path, {2}, audio=False, plugins=[ScaledOnCpu(scale)])
+    assert nonfinite.count == counted
+
+
+@pytest.mark.parametrize("algorithm", ["norm", "value"])
+def test_a_fused_kernel_is_given_true_gradients_by_a_scaler(
+    algorithm: str, corpus: DummyCorpus, tmp_path: Path
+) -> None:
+    """What a step does with a scaler is what it does without one."""
+    clipped = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": algorithm}
+    norms, weights = [], []
+    for plugins in ([], [ScaledOnCpu()]):
+        trainer, poison, _ = fit(corpus, tmp_path, set(), "fast", plugins=plugins, **clipped)
+        norms.append(float(trainer.lightning_module.gradient_norm))
+        weights.append(poison.states[-1])
+    assert norms[1] == pytest.approx(norms[0], rel=1e-3)
+    for plain, scaled in zip(*weights, strict=True):
+        torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-5)
+
+
+def test_batches_that_only_accumulate_are_undone_with_their_update(corpus: DummyCorpus, tmp_path: Path) -> None:
+    """The first of two batches is bad: both belong to the step that is left out."""
+    _, poison, nonfinite = fit(corpus, tmp_path, {1}, accumulate_grad_batches=2, max_steps=3)
+    assert nonfinite.count == 1
+    assert all(value.isfinite().all() for value in poison.states[-1])
+
+
+def test_batch_norm_that_is_not_finite_leaves_no_trace_either(corpus: DummyCorpus, tmp_path: Path) -> None:
+    """Without a masked frame there is nothing to see in the loss."""
+    _, poison, nonfinite = fit(corpus, tmp_path, {2}, "fast", masks="0")
+    assert nonfinite.count == 1
+    assert all(value.isfinite().all() for value in poison.states[-1])
+
+
+def test_too_many_in_a_row_stop_the_run(corpus: DummyCorpus, tmp_path: Path) -> None:
+    with pytest.raises(NestError, match="2 steps in a row without a finite loss and gradient; lower model"):
+        fit(corpus, tmp_path, {0, 2, 3}, most=2)
+
+
+def test_its_counts_are_part_of_a_checkpoint() -> None:
+    before, after = NonFiniteSteps(None, 10), NonFiniteSteps(None, 10)
+    before.count, before.in_a_row = 7, 3
+    after.load_state_dict(before.state_dict())
+    assert (after.count, after.in_a_row) == (7, 3)
