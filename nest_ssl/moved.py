@@ -46,4 +46,4 @@ class MovedModules(MetaPathFinder, Loader):
 
 def keep_old_paths() -> None:
     """Let every old path be imported; the modules themselves are loaded only when somebody does."""
-    sys.meta_path.append(MovedModules())
+    sys.meta_path.insert(0, MovedModules())  # first: the path of a moved parent would find a second copy

@@ -23,6 +23,7 @@ from nest_ssl.model.size import check_size
 from nest_ssl.regular_file import open_regular
 
 if TYPE_CHECKING:
+    from nest_ssl.checkpoint.model_files import ModelFiles
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _log = logging.getLogger(__name__)
@@ -30,10 +31,10 @@ _log = logging.getLogger(__name__)
 _LARGER_THAN_WEIGHTS = 4
 _SMALL_MODEL = 256 * 2**20  # bytes
 Override = Path | str | DictConfig | None
-Model = TypeVar("Model", bound="EncDecDenoiseMaskedTokenPredModel")
+Model = TypeVar("Model", bound="ModelFiles")
 
 
-def save_model(model: EncDecDenoiseMaskedTokenPredModel, path: Path | str) -> None:
+def save_model(model: ModelFiles, path: Path | str) -> None:
     """Write a `.nemo` archive or, if the name ends in it, a `.safetensors` file."""
     write_model(SavedModel(model.cfg, model.state_dict()), Path(path).expanduser())
 

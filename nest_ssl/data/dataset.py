@@ -12,10 +12,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.manifest import Seconds, load_manifest
-from nest_ssl.data.noise import Numerics, load_noise_manifest, sample_noise
+from nest_ssl.data.noise import load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
 from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, read_entry, usable
 from nest_ssl.errors import ManifestError

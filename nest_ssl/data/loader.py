@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.config.targets import instantiate
 from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
@@ -23,7 +24,6 @@ from nest_ssl.data.lhotse.configured import build_lhotse_loader
 from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
 from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run
 from nest_ssl.data.loading.resumable import ResumableLoader
-from nest_ssl.data.noise import Numerics
 from nest_ssl.data.paths import split_paths
 from nest_ssl.data.tarred.loader import build_tarred_loader
 from nest_ssl.errors import ConfigError, ManifestError, nearest

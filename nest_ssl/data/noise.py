@@ -8,13 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile, to_float
 from nest_ssl.data.manifest import ManifestEntry, load_manifest
 from nest_ssl.data.noise_parts import SoundingParts, SummedParts
@@ -23,8 +23,6 @@ from nest_ssl.data.problems import Problem, broken
 from nest_ssl.errors import AudioError, ManifestError
 
 log = logging.getLogger(__name__)
-
-Numerics = Literal["exact", "fast"]
 
 
 def load_noise_manifest(

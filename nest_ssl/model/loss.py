@@ -54,7 +54,10 @@ class MultiMLMLoss(nn.Module):
 
         `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding.
         """
-        selected = self.scored_frames(masks, decoder_outputs.shape[1])
+        return self.on_frames(self.scored_frames(masks, decoder_outputs.shape[1]), decoder_outputs, targets)
+
+    def on_frames(self, selected: Tensor, decoder_outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss on the selected encoder frames (B, U), which `scored_frames` found."""
         decoder_outputs = decoder_outputs[:, : selected.shape[1]]
         if self.squeeze_single and self.num_decoders == 1:
             return self._likelihood(decoder_outputs, targets, selected)

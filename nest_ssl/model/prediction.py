@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class NoisyBatch(Protocol):
+    """What masked prediction needs of a batch: clean, noise and noisy signals (B, S), each with its lengths (B)."""
+
+    audio: Tensor
+    audio_len: Tensor
+    noise: Tensor
+    noise_len: Tensor
+    noisy_audio: Tensor
+    noisy_audio_len: Tensor
 
 
 @dataclass(frozen=True)

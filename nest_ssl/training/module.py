@@ -1,31 +1,31 @@
-"""NEST: predict the tokens of clean speech from masked, noisy speech (arXiv 2408.13106)."""
+"""NEST as a LightningModule: what a training and a validation step do around the model."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
-from nest_ssl.data import AudioNoiseBatch, build_dataloader
+from nest_ssl.checkpoint.model_files import ModelFiles
+from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
+from nest_ssl.data import AudioNoiseBatch
 from nest_ssl.data.lhotse.configured import seed_as_nemo_does
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.problems import ProblemWarnings
-from nest_ssl.data.sources import sources
 from nest_ssl.errors import ConfigError
-from nest_ssl.model import MaskedPrediction, fast
+from nest_ssl.model import MaskedPrediction
 from nest_ssl.model.batch_norm_statistics import RunningStatistics
-from nest_ssl.model.build import MODEL_DEFAULTS, build_parts
-from nest_ssl.model.masking import ConvFeatureMaksingWrapper
+from nest_ssl.model.nest import Nest
 from nest_ssl.training.checkpointing.accumulation import gradients_of_all_processes, own_gradients, put_back
+from nest_ssl.training.datamodule import NestDataModule
+from nest_ssl.training.fsdp import shard
 from nest_ssl.training.optim import (
     build_optimizer,
     build_scheduler,
@@ -39,39 +39,21 @@ from nest_ssl.training.optim import (
 _log = logging.getLogger(__name__)
 
 
-class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
-    """Clean speech -> features -> quantizer -> tokens; noisy speech -> features -> mask -> encoder -> decoder.
+class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  # type: ignore[misc]
+    """`Nest` as Lightning trains it: steps, metrics, clipping, optimiser, and what a checkpoint holds besides weights.
 
-    The loss asks the decoder for the tokens of the masked frames. Everything here is wiring: the mathematics is in
-    the parts, whose names are those of NeMo's checkpoints.
+    Its data loaders are those of `data`, a LightningDataModule; its files are read and written by `ModelFiles`.
     """
 
     def __init__(self, cfg: DictConfig, trainer: pl.Trainer | None = None) -> None:
-        super().__init__()
+        settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+        seed_as_nemo_does(settings)
+        super().__init__(settings)
         self.cfg = cfg
-        self.settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
         self.save_hyperparameters({"cfg": self.settings}, logger=False)
         if trainer is not None:
             self.trainer = trainer
-        seed_as_nemo_does(self.settings)
-        parts = build_parts(self.settings)
-        # In NeMo's order: the norm that clipping sums up and the optimiser's state both go by it.
-        self.preprocessor = parts.preprocessor
-        self.encoder = parts.encoder
-        self.loss = parts.loss
-        self.quantizer = parts.quantizer
-        self.mask_processor = parts.mask_processor
-        self.decoder = parts.decoder
-        self.pre_encoder: ConvFeatureMaksingWrapper | None = None
-        if self.settings.get("mask_position") == "post_conv":
-            self.pre_encoder = ConvFeatureMaksingWrapper(self.encoder.pre_encode, self.mask_processor)
-            self.pre_encoder.pre_encode.requires_grad_(False)
-            self.encoder.pre_encode = self.pre_encoder
-        self.parts = parts
-        self.fast = self.settings.get("numerics") == "fast" and self._can_be_fast()
-        if self.settings.get("compile"):
-            for layer in self.encoder.layers:  # one by one: they are alike, and what was compiled for one serves all
-                layer.compile(dynamic=True)
+        self.data = NestDataModule(self.settings, "fast" if self.fast else "exact")
         self.batches_without_masks = 0
         self.skipped_audio = 0
         self.prediction: MaskedPrediction | None = None  # of the batch at hand, for callbacks
@@ -82,112 +64,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         self._statistics: RunningStatistics | None = None
         self._accumulated: dict[str, Tensor] = {}  # gradients of a checkpoint, until training starts
         self._problem_warnings = ProblemWarnings()
-        self._train_loader: DataLoader | None = None
-        self._validation_loaders: list[DataLoader] = []
-        self._validation_names: list[str] = []
         self._validation_losses: list[list[Tensor]] = []
-
-    def forward(
-        self,
-        input_signal: Tensor | None = None,
-        input_signal_length: Tensor | None = None,
-        processed_signal: Tensor | None = None,
-        processed_signal_length: Tensor | None = None,
-        noise_signal: Tensor | None = None,
-        noise_signal_length: Tensor | None = None,
-        processed_noise_signal: Tensor | None = None,
-        processed_noise_signal_length: Tensor | None = None,
-        noisy_input_signal: Tensor | None = None,
-        noisy_input_signal_length: Tensor | None = None,
-        processed_noisy_input_signal: Tensor | None = None,
-        processed_noisy_input_signal_length: Tensor | None = None,
-        apply_mask: bool = False,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Clean and noisy speech, each as samples (B, S) or as features (B, D, T), with their lengths (B).
-
-        Returns log-probabilities (B, U, V, K), their lengths (B), the mask (B, D, T) and the tokens (B, U, K). The
-        noise by itself is accepted, as in NeMo, and not used.
-        """
-        clean, clean_length = self._features(
-            "input_signal", input_signal, input_signal_length, processed_signal, processed_signal_length
-        )
-        noisy, noisy_length = self._features(
-            "noisy_input_signal",
-            noisy_input_signal,
-            noisy_input_signal_length,
-            processed_noisy_input_signal,
-            processed_noisy_input_signal_length,
-        )
-        if self.pre_encoder is not None:
-            tokens = self._tokens_after_subsampling(clean, clean_length)
-            self.pre_encoder.apply_mask = apply_mask
-            encoded, encoded_length = self.encoder(audio_signal=noisy, length=noisy_length)
-            masks = self.pre_encoder.current_mask
-        else:
-            tokens = self.quantizer(input_signal=clean)
-            if apply_mask:
-                noisy, masks = self.mask_processor(input_feats=noisy, input_lengths=noisy_length)
-            else:
-                masks = torch.zeros_like(noisy)
-            encoded, encoded_length = self.encoder(audio_signal=noisy, length=noisy_length)
-        return self.decoder(encoder_output=encoded), encoded_length, masks, tokens
-
-    def _features(
-        self, name: str, signal: Tensor | None, length: Tensor | None, features: Tensor | None, frames: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Features as given, or computed; exactly one of the two pairs must be there."""
-        if (signal is not None and length is not None) == (features is not None and frames is not None):
-            processed = f"processed_{name.removeprefix('input_')}"
-            raise ValueError(f"give either {name} and {name}_length or {processed} and {processed}_length")
-        if features is not None and frames is not None:
-            return features, frames
-        return self.preprocessor(input_signal=signal, length=length)
-
-    def _tokens_after_subsampling(self, clean: Tensor, length: Tensor) -> Tensor:
-        assert self.pre_encoder is not None
-        with torch.no_grad():
-            frames, _ = self.pre_encoder.pre_encode(x=clean.transpose(1, 2), lengths=length)  # (B, D, T) -> (B, T, D)
-        return self.quantizer(input_signal=frames.transpose(1, 2))  # (B, U, D) -> (B, D, U)
-
-    def reasons_for_exact(self) -> list[str]:
-        """What of this model `numerics: fast` cannot do."""
-        position = self.settings.get("mask_position", MODEL_DEFAULTS["mask_position"])
-        return fast.reasons_for_exact(self.parts, position)
-
-    def _can_be_fast(self) -> bool:
-        reasons = self.reasons_for_exact()
-        if reasons:
-            _log.warning("model.numerics: fast cannot do %s; training with exact", ", ".join(reasons))
-        return not reasons
-
-    def predict_masked(self, batch: AudioNoiseBatch) -> MaskedPrediction:
-        """Mask a batch and predict what is hidden: the loss, and what it was made of."""
-        if self.fast:
-            over_padding = self.settings.get("batch_norm_over_padding", MODEL_DEFAULTS["batch_norm_over_padding"])
-            return fast.predict_masked(self.parts, batch, over_padding)
-        log_probs, encoded_length, masks, tokens = self.forward(
-            input_signal=batch.audio,
-            input_signal_length=batch.audio_len,
-            noise_signal=batch.noise,
-            noise_signal_length=batch.noise_len,
-            noisy_input_signal=batch.noisy_audio,
-            noisy_input_signal_length=batch.noisy_audio_len,
-            apply_mask=True,
-        )
-        loss = self.loss(masks=masks, decoder_outputs=log_probs, targets=tokens, decoder_lengths=encoded_length)
-        scored = self.loss.scored_frames(masks, log_probs.shape[1])
-        if log_probs.dim() == 3:  # squeezed
-            log_probs, tokens = log_probs.unsqueeze(-1), tokens.unsqueeze(-1)
-        frames = scored.shape[1]
-        return MaskedPrediction(
-            loss=loss,
-            masked=bool(scored.any()),
-            mask=masks[:, 0] > 0,
-            scored=scored,
-            lengths=encoded_length,
-            outputs=log_probs.detach()[:, :frames],
-            tokens=nn.functional.pad(tokens, (0, 0, 0, frames - tokens.shape[1])),
-        )
 
     def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
         self.step_left_out = False
@@ -226,14 +103,14 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         self.prediction = None  # and so does the next batch
 
     def on_validation_epoch_start(self) -> None:
-        self._validation_losses = [[] for _ in self._validation_loaders]
+        self._validation_losses = [[] for _ in self.data.validation_loaders]
         if self._device_mesh is not None and self._statistics is not None:
             self._statistics.share()  # DDP does so by itself; else a resumed run would measure another loss
 
     @property
     def main_validation_set(self) -> int:
         """The one of several validation sets whose numbers are those of the run."""
-        return self.settings["validation_ds"].get("val_dl_idx", 0)
+        return self.data.main_validation_set
 
     def on_validation_epoch_end(self) -> None:
         """`val_loss` is the mean over the batches of the set that `val_dl_idx` names, by default the first."""
@@ -245,7 +122,7 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             if index == self.main_validation_set:
                 self.log("val_loss", mean, prog_bar=True)
             if len(self._validation_losses) > 1:
-                self.log(f"{self._validation_names[index]}val_loss", mean)
+                self.log(f"{self.data.validation_names[index]}val_loss", mean)
 
     def _mean_over_processes(self, losses: list[Tensor]) -> Tensor | None:
         """The mean of what all processes found; every one takes part, also one that found nothing."""
@@ -285,8 +162,6 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
             checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
-
         path = (self._trainer.ckpt_path if self._trainer is not None else None) or "the checkpoint"
         refuse_unusable_weights(checkpoint.get("state_dict", {}), self.state_dict(), path)
         refuse_nonfinite_optimizer(checkpoint.get("optimizer_states"), path)
@@ -308,54 +183,30 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
     def configure_model(self) -> None:
         """Lightning's hook: divide the weights among the processes where the strategy asks for it (`fsdp`)."""
         if self._device_mesh is not None:
-            from nest_ssl.training.fsdp import shard  # needs checkpoint, which needs this module
-
             shard(self, self._device_mesh["data_parallel"])
 
     def setup(self, stage: str) -> None:
-        """Lightning's hook, in every process once its rank is known: make the data loaders."""
-        if stage == "fit":
-            self.setup_training_data(self._dataset("train_ds"))
-        if stage in ("fit", "validate") and sources(self.settings.get("validation_ds")):
-            self.setup_validation_data(self._dataset("validation_ds"))
+        """Lightning's hook: make the data loaders."""
+        self._attached_data().setup(stage)
+
+    def _attached_data(self) -> NestDataModule:
+        """The data module, told of this model's trainer: rank and world size decide what it loads."""
+        self.data.trainer = self._trainer
+        return self.data
 
     def setup_training_data(self, config: Mapping[str, Any]) -> None:
-        """Train on the data of this `train_ds` node."""
-        self._train_loader = self._loader({"shuffle": True, **config}, "model.train_ds")
+        """Train on the data of this `train_ds` node (NeMo's method)."""
+        self._attached_data().setup_training_data(config)
 
     def setup_validation_data(self, config: Mapping[str, Any]) -> None:
-        """Validate on the data of this `validation_ds` node; a list of manifests makes as many sets."""
-        manifests = config.get("manifest_filepath")
-        several = manifests if isinstance(manifests, list) else [manifests]
-        self._validation_names = [_metric_prefix(manifest) for manifest in several]
-        self._validation_loaders = [
-            self._loader({"shuffle": False, **config, "manifest_filepath": manifest}, "model.validation_ds")
-            for manifest in several
-        ]
-
-    def _dataset(self, name: str) -> dict[str, Any]:
-        config = self.settings.get(name)
-        if not config:
-            raise ConfigError(f"model.{name}: missing; give model.{name}.manifest_filepath=<manifest>")
-        return config
-
-    def _loader(self, config: dict[str, Any], key: str) -> DataLoader:
-        if config.get("sample_rate") is None and "sample_rate" in self.settings:
-            config["sample_rate"] = self.settings["sample_rate"]
-        attached = self._trainer is not None
-        return build_dataloader(
-            config,
-            key=key,
-            global_rank=self.trainer.global_rank if attached else 0,
-            world_size=self.trainer.world_size if attached else 1,
-            numerics="fast" if self.fast else "exact",
-        )
+        """Validate on the data of this `validation_ds` node (NeMo's method)."""
+        self._attached_data().setup_validation_data(config)
 
     def train_dataloader(self) -> DataLoader | None:
-        return self._train_loader
+        return self.data.train_dataloader()
 
     def val_dataloader(self) -> list[DataLoader]:
-        return self._validation_loaders
+        return self.data.val_dataloader()
 
     def configure_optimizers(self) -> Any:
         config = self.settings.get("optim")
@@ -366,97 +217,11 @@ class EncDecDenoiseMaskedTokenPredModel(pl.LightningModule):
         optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
         schedule = config.get("sched")
         scheduler = build_scheduler(
-            optimizer, schedule, max_steps=steps_in_run(self.trainer, self._train_loader, schedule)
+            optimizer, schedule, max_steps=steps_in_run(self.trainer, self.data.train_loader, schedule)
         )
         return optimizer if scheduler is None else {"optimizer": optimizer, "lr_scheduler": scheduler}
-
-    def maybe_init_from_pretrained_checkpoint(self, cfg: DictConfig) -> None:
-        """Start from weights that `init_from_nemo_model` or `init_from_ptl_ckpt` of the whole configuration names."""
-        from nest_ssl.checkpoint import initialise_from_pretrained  # checkpoint knows models, not the other way round
-
-        initialise_from_pretrained(self, cfg)
-
-    @rank_zero_only
-    def save_to(self, save_path: Path | str) -> None:
-        """Write configuration and weights to a `.nemo` archive, which NeMo restores too, or a `.safetensors` file."""
-        from nest_ssl.checkpoint import save_model
-
-        save_model(self, save_path)
-
-    @classmethod
-    def restore_from(
-        cls,
-        restore_path: Path | str,
-        override_config_path: Path | str | DictConfig | None = None,
-        map_location: torch.device | str | None = None,
-        strict: bool = True,
-        return_config: bool = False,
-        trainer: pl.Trainer | None = None,
-    ) -> Any:
-        """The model that we or NeMo saved in a `.nemo`, `.safetensors` or `.ckpt` file, or only its configuration.
-
-        An override takes the place of the whole configuration. The model is in training mode, on the GPU if there is
-        one and `map_location` says nothing else; data loaders are made when training starts.
-        """
-        from nest_ssl.checkpoint import restore_config, restore_model
-
-        if return_config:
-            return restore_config(restore_path, override_config_path)
-        return restore_model(cls, restore_path, override_config_path, map_location, strict, trainer)
-
-    @classmethod
-    def load_from_checkpoint(  # type: ignore[override]  # Lightning's takes URLs, open files and any keyword
-        cls,
-        checkpoint_path: Path | str,
-        map_location: torch.device | str | None = None,
-        hparams_file: None = None,
-        strict: bool | None = None,
-        weights_only: bool | None = None,
-        *,
-        cfg: Path | str | DictConfig | None = None,
-        trainer: pl.Trainer | None = None,
-    ) -> Any:
-        """`restore_from` of a Lightning checkpoint, whatever its name ends in; `cfg` takes the place of its settings.
-
-        Lightning's own would believe the file about the size of the model. Nothing but tensors and plain values is
-        ever read, so `weights_only=False` is an error, and so is a second file of settings.
-        """
-        from nest_ssl.checkpoint import load_lightning_model, restore_model
-
-        if weights_only is False:
-            raise ConfigError("weights_only: False would run code from the file; leave it out")
-        if hparams_file is not None:
-            raise ConfigError("hparams_file: not read; give the whole configuration of the model as cfg")
-        if not isinstance(checkpoint_path, Path | str):
-            raise ConfigError(f"checkpoint_path: {type(checkpoint_path).__name__} is not the path of a file")
-        return restore_model(
-            cls, checkpoint_path, cfg, map_location, strict is not False, trainer, read=load_lightning_model
-        )
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        model_name: Path | str,
-        *,
-        override_config_path: Path | str | DictConfig | None = None,
-        map_location: torch.device | str | None = None,
-        strict: bool = True,
-        return_config: bool = False,
-        trainer: pl.Trainer | None = None,
-    ) -> Any:
-        """`restore_from` of a local file; models are not downloaded by name."""
-        from nest_ssl.checkpoint import pretrained_file
-
-        path = pretrained_file(model_name)
-        return cls.restore_from(path, override_config_path, map_location, strict, return_config, trainer)
 
 
 def _is_no_overflow(losses: list[Tensor], scaler: Any) -> bool:
     """Whether it is not the scale that made these gradients infinite: below 1 it makes them smaller, not larger."""
     return not all(bool(loss.isfinite()) for loss in losses) or scaler.get_scale() < 1
-
-
-def _metric_prefix(manifest: Any) -> str:
-    """`data/dev-clean_manifest.json` -> `dev_clean_`: NeMo's prefix for the metrics of one of several sets."""
-    name = Path(str(manifest)).stem.replace("-", "_").replace("manifest", "").replace("dataset", "")
-    return name if name.endswith("_") else name + "_"

@@ -15,7 +15,7 @@ ALLOWED: dict[str, set[str]] = {
     "torch.jit.load": set(),
     "torch.package": set(),
     "torch.hub": set(),
-    "torch.export.load": {"export/formats.py"},  # of what was exported a moment ago, to compare it
+    "torch.export.load": {"apps/export/formats.py"},  # of what was exported a moment ago, to compare it
     "pickle.load": set(),
     "pickle.loads": set(),
     "pickle.Unpickler": set(),
@@ -74,4 +74,4 @@ def test_every_trainer_of_ours_reads_checkpoints_safely() -> None:
     }
     assert "plugins=[files]" in calls.pop("training/run.py")
     # The doctor's never loads anything, and the recorder's runs where NeMo is.
-    assert set(calls) <= {"doctor/plan.py", "alignment/nemo_side.py"}
+    assert set(calls) <= {"apps/doctor/plan.py", "apps/alignment/nemo_side.py"}

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nest_ssl.checkpoint import restore_for_use
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.errors import AudioError, NestError
 from nest_ssl.model import ConformerEncoder
 from nest_ssl.model.fast import encode_batch
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-
-Numerics = Literal["exact", "fast"]
 
 
 class Encoder:

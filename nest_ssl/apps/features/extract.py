@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nest_ssl.apps.features.encoder import Encoder, Numerics
+from nest_ssl.apps.features.encoder import Encoder
 from nest_ssl.apps.features.layers import Layers
 from nest_ssl.apps.features.store import INDEX, Dtype, Format, Store, file_fingerprint
 from nest_ssl.apps.features.utterances import (
@@ -25,6 +25,7 @@ from nest_ssl.apps.features.utterances import (
     unique_names,
 )
 from nest_ssl.checkpoint import pretrained_file
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.manifest import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.batch import BatchAugmentor
 from nest_ssl.data.checks import CheckedNode
 from nest_ssl.data.lhotse.cut_batches import CutBatches, CutNoiseDataset, CutStream, ProcessSeeds
 from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.data.lhotse.cut_sets import CutSource, PreparedCuts, read_cuts
 from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run
-from nest_ssl.data.noise import Numerics, load_noise_manifest
+from nest_ssl.data.noise import load_noise_manifest
 from nest_ssl.errors import ConfigError, nearest
 
 log = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio.opening import MOST_SAMPLES, refuse_size
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
@@ -29,7 +30,7 @@ from nest_ssl.data.lhotse.cut_sets import Cut, CutSource
 from nest_ssl.data.lhotse.manifest_cuts import entry_of, error_of, lhotse_reason
 from nest_ssl.data.loading.stream import Place, Stream
 from nest_ssl.data.manifest import ManifestEntry, Seconds
-from nest_ssl.data.noise import Numerics, sample_noise
+from nest_ssl.data.noise import sample_noise
 from nest_ssl.data.problems import (
     Problem,
     SuspiciousPolicy,

@@ -11,14 +11,13 @@ from nest_ssl.model.fast.encoder import encode
 from nest_ssl.model.fast.features import packed_features
 from nest_ssl.model.fast.packing import Packing
 from nest_ssl.model.fast.subsampling import subsample
-from nest_ssl.model.prediction import MaskedPrediction
+from nest_ssl.model.prediction import MaskedPrediction, NoisyBatch
 
 if TYPE_CHECKING:
-    from nest_ssl.data import AudioNoiseBatch
     from nest_ssl.model.build import Parts
 
 
-def predict_masked(parts: Parts, batch: AudioNoiseBatch, padding_counts: bool = True) -> MaskedPrediction:
+def predict_masked(parts: Parts, batch: NoisyBatch, padding_counts: bool = True) -> MaskedPrediction:
     """The loss of a batch, and the predictions that it looks at."""
     with torch.no_grad():
         clean, clean_packing = _features(parts, batch.audio, batch.audio_len)

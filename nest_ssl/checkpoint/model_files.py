@@ -1,0 +1,102 @@
+"""A model's methods for its files, under NeMo's names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from omegaconf import DictConfig
+from torch import nn
+
+from nest_ssl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
+
+
+class ModelFiles(nn.Module):
+    """Mixed into a model: `save_to`, `restore_from`, `from_pretrained`, and starting from another model's weights."""
+
+    cfg: DictConfig  # the `model` node that it was built from
+
+    def maybe_init_from_pretrained_checkpoint(self, cfg: DictConfig) -> None:
+        """Start from weights that `init_from_nemo_model` or `init_from_ptl_ckpt` of the whole configuration names."""
+        from nest_ssl.checkpoint import initialise_from_pretrained
+
+        initialise_from_pretrained(self, cfg)
+
+    @rank_zero_only
+    def save_to(self, save_path: Path | str) -> None:
+        """Write configuration and weights to a `.nemo` archive, which NeMo restores too, or a `.safetensors` file."""
+        from nest_ssl.checkpoint import save_model
+
+        save_model(self, save_path)
+
+    @classmethod
+    def restore_from(
+        cls,
+        restore_path: Path | str,
+        override_config_path: Path | str | DictConfig | None = None,
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        return_config: bool = False,
+        trainer: Trainer | None = None,
+    ) -> Any:
+        """The model that we or NeMo saved in a `.nemo`, `.safetensors` or `.ckpt` file, or only its configuration.
+
+        An override takes the place of the whole configuration. The model is in training mode, on the GPU if there is
+        one and `map_location` says nothing else; data loaders are made when training starts.
+        """
+        from nest_ssl.checkpoint import restore_config, restore_model
+
+        if return_config:
+            return restore_config(restore_path, override_config_path)
+        return restore_model(cls, restore_path, override_config_path, map_location, strict, trainer)
+
+    @classmethod
+    def load_from_checkpoint(  # Lightning's takes URLs, open files and any keyword
+        cls,
+        checkpoint_path: Path | str,
+        map_location: torch.device | str | None = None,
+        hparams_file: None = None,
+        strict: bool | None = None,
+        weights_only: bool | None = None,
+        *,
+        cfg: Path | str | DictConfig | None = None,
+        trainer: Trainer | None = None,
+    ) -> Any:
+        """`restore_from` of a Lightning checkpoint, whatever its name ends in; `cfg` takes the place of its settings.
+
+        Lightning's own would believe the file about the size of the model. Nothing but tensors and plain values is
+        ever read, so `weights_only=False` is an error, and so is a second file of settings.
+        """
+        from nest_ssl.checkpoint import load_lightning_model, restore_model
+
+        if weights_only is False:
+            raise ConfigError("weights_only: False would run code from the file; leave it out")
+        if hparams_file is not None:
+            raise ConfigError("hparams_file: not read; give the whole configuration of the model as cfg")
+        if not isinstance(checkpoint_path, Path | str):
+            raise ConfigError(f"checkpoint_path: {type(checkpoint_path).__name__} is not the path of a file")
+        return restore_model(
+            cls, checkpoint_path, cfg, map_location, strict is not False, trainer, read=load_lightning_model
+        )
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model_name: Path | str,
+        *,
+        override_config_path: Path | str | DictConfig | None = None,
+        map_location: torch.device | str | None = None,
+        strict: bool = True,
+        return_config: bool = False,
+        trainer: Trainer | None = None,
+    ) -> Any:
+        """`restore_from` of a local file; models are not downloaded by name."""
+        from nest_ssl.checkpoint import pretrained_file
+
+        path = pretrained_file(model_name)
+        return cls.restore_from(path, override_config_path, map_location, strict, return_config, trainer)
