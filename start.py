@@ -55,7 +55,9 @@ USAGE = """usage: python start.py [task] [arguments]
   python start.py train ...     train.py with your arguments, for example
       python start.py train model.train_ds.manifest_filepath=train.json model.validation_ds.manifest_filepath=val.json
   python start.py align ...     train NeMo and nest_ssl side by side, write a report (nest-ssl align --help)
-  python start.py test ...      run the tests (arguments go to pytest)
+  python start.py test ...      run the quick tests, which cover every part: about 6 minutes (arguments go to pytest)
+  python start.py test --all    run every test, also those that kill runs, start several processes or open a browser
+  python start.py lint          check style, types and the files that follow a schema
   python start.py parity ...    the same for every option there is, as a test suite (arguments go to pytest)
   python start.py bench ...     measure both side by side, write docs/benchmarks.md (--help; --quick: minutes)
   python start.py soak ...      train for hours and watch that nothing grows (--hours 2)
@@ -172,7 +174,15 @@ def train(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    return run(set_up("dev"), "-m", "pytest", *arguments)
+    """Run the quick tests; with `--all`, or where the arguments choose tests themselves, whatever they choose."""
+    every = "--all" in arguments
+    chosen = [argument for argument in arguments if argument != "--all"]
+    quick = [] if every or any(argument == "-m" or "::" in argument for argument in chosen) else ["-m", "not slow"]
+    return run(set_up("dev"), "-m", "pytest", *quick, *chosen)
+
+
+def lint(arguments: list[str]) -> int:
+    return run(set_up("dev"), "tools/lint.py", *arguments)
 
 
 def align(arguments: list[str]) -> int:
@@ -203,6 +213,7 @@ TASKS = {
     "train": train,
     "align": align,
     "test": test,
+    "lint": lint,
     "parity": parity,
     "bench": bench,
     "soak": soak,

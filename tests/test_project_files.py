@@ -23,17 +23,6 @@ in_a_clone = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(
-    ("path", "schema"),
-    [(WORKFLOW, "github-workflows"), (CITATION, "citation-file-format")],
-    ids=["workflow", "citation"],
-)
-def test_follows_its_schema(path: Path, schema: str) -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.{schema}", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_the_workflow_runs_tasks_that_exist_on_the_pythons_that_are_declared() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
     tasks = re.findall(r"start\.py *(\S*)", text)  # nothing after it: the demonstration

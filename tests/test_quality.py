@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tools import lint
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nest_ssl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -69,13 +71,10 @@ _APPS = "nest_ssl.apps."
 _SMALL = {"nest_ssl.errors", "nest_ssl.moved"}  # what `import nest_ssl.model` may load besides the model
 
 
-@pytest.mark.parametrize(
-    "command", [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["mypy"]], ids=" ".join
-)
-def test_passes(command: list[str]) -> None:
-    tool = [sys.executable, "-I", "-m", *command]  # by itself, also where the suite runs as elsewhere (tests/elsewhere)
-    finished = subprocess.run(tool, cwd=ROOT, capture_output=True, text=True)
-    assert finished.returncode == 0, finished.stdout + finished.stderr
+@pytest.mark.parametrize("check", lint.COMMANDS)
+def test_passes(check: str) -> None:
+    finished = lint.check(check)
+    assert finished.returncode == 0, finished.stdout
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
