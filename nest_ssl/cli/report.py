@@ -35,7 +35,6 @@ def report(
         import json
         import webbrowser
 
-        import nest_ssl.training.lean_start  # noqa: F401  (before anything that imports Lightning)
         from nest_ssl.apps.pages.page import write_page
         from nest_ssl.apps.report.gathered import gather
         from nest_ssl.apps.report.page import render

@@ -1,1 +1,11 @@
-"""From a command line to a trained model: configuration, this machine's adjustments, experiment folder, the run."""
+"""Training: the run, its LightningModule and LightningDataModule, callbacks, checkpoints and optimisers."""
+
+import gc
+
+# Lightning loads a few thousand modules and leaves no garbage: without collections that takes 2.8 s instead of 3.4 s.
+_collects = gc.isenabled()
+gc.disable()
+import lightning.pytorch  # noqa: E402, F401
+
+if _collects:
+    gc.enable()

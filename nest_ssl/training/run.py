@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from nest_ssl.training import lean_start  # noqa: F401  (first of all: it decides what Lightning loads)
-
-# isort: split
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback

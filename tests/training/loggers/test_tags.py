@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
-from nest_ssl.apps.report.events import read_history
 from nest_ssl.training.callbacks.monitor import codebook_metrics
 from nest_ssl.training.loggers.tags import name_of, tag_of
-from nest_ssl.training.loggers.tensorboard import PatientTensorBoardLogger
 
 BOOKS = list(codebook_metrics(*torch.ones(3, 12, 4)))  # of twelve books
 NAMES = [
@@ -35,18 +30,3 @@ def test_groups_are_four_and_nemos_names_stay() -> None:
     assert [name for name, tag in tags.items() if name == tag] == NAMES[:6]
     assert len(set(tags.values())) == len(NAMES)
     assert tag_of("codebook_11/target_coverage") == "codebook/target_coverage_11"
-
-
-def test_a_run_that_was_logged_before_and_after_there_were_groups_has_one_curve(tmp_path: Path) -> None:
-    with SummaryWriter(str(tmp_path / "run_0")) as former:
-        former.add_scalar("val_accuracy", 0.1, 1, walltime=1.0)
-        former.add_scalar("codebook_0/target_coverage", 0.3, 1, walltime=1.0)
-    logger = PatientTensorBoardLogger(tmp_path, name="", version="")
-    logger.log_metrics({"val_accuracy": 0.2, "codebook_0/target_coverage": 0.4, "val_loss": 3.0}, 2)
-    logger.finalize("success")
-    history = read_history([tmp_path / "run_0", tmp_path])
-    assert set(history.series) == {"val_accuracy", "codebook_0/target_coverage", "val_loss"}
-    accuracy, coverage = history.series["val_accuracy"], history.series["codebook_0/target_coverage"]
-    assert accuracy.steps.tolist() == coverage.steps.tolist() == [1, 2]
-    assert accuracy.values.tolist() == pytest.approx([0.1, 0.2])
-    assert coverage.values.tolist() == pytest.approx([0.3, 0.4])
