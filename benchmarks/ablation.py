@@ -49,7 +49,7 @@ PARTS: dict[str, Without] = {
     PADDING: contextlib.nullcontext,  # the batch decides: see `_as_long_as_the_longest`
     "tokens, decoder and loss for masked frames only": lambda: patch.object(RandomBlockMasking, "blocks", _all_masked),
     "attention within each clip": lambda: patch.object(
-        attention.Sight, "of", partial(attention.Sight.of, together=True)
+        attention.AttentionMask, "of", partial(attention.AttentionMask.of, together=True)
     ),
     "sub-sampling of each clip by itself": lambda: patch.object(subsampling, "_one_by_one", subsampling._padded),
     "its first convolution as a product": lambda: patch.object(subsampling, "_as_product", lambda layer, x: layer(x)),

@@ -37,7 +37,7 @@ _now = time.perf_counter if sys.platform == "win32" else time.process_time
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeBreakdown:
     """Seconds of a step or a validation: around the model's computing, and with it."""
 
     mode: Mode
@@ -49,8 +49,8 @@ class Watchers(pl.Callback):
     """Takes all other callbacks and all loggers away and gives them back, by turns, and books what either takes."""
 
     def __init__(self, steps: int) -> None:
-        self.steps: list[Spent] = []
-        self.validations: list[Spent] = []
+        self.steps: list[TimeBreakdown] = []
+        self.validations: list[TimeBreakdown] = []
         self._count = steps
         self._clock = StageClock(_now)
         self._begun = self._validated = 0
@@ -123,11 +123,11 @@ class Watchers(pl.Callback):
         for name, value in (nothing if mode == "nothing" else self._all).items():
             setattr(trainer, name, value)
 
-    def _spent(self) -> Spent:
+    def _spent(self) -> TimeBreakdown:
         self._clock.enter(REST)
         self._clock.leave(REST)  # brings it up to now
         seconds = self._clock.seconds
-        return Spent(self._mode, seconds[REST], seconds[REST] + seconds[COMPUTING])
+        return TimeBreakdown(self._mode, seconds[REST], seconds[REST] + seconds[COMPUTING])
 
     def _if_watched(self, log: Callable[..., None]) -> Callable[..., None]:
         """The model logs too, from within what it computes."""
@@ -161,7 +161,7 @@ def run_watched(cfg: DictConfig, steps: int) -> Watchers:
     return watchers
 
 
-def costs(steps: Sequence[Spent], validations: Sequence[Spent]) -> dict[str, float]:
+def costs(steps: Sequence[TimeBreakdown], validations: Sequence[TimeBreakdown]) -> dict[str, float]:
     """Seconds that watching adds to a step, to one that is logged and to a validation, and shares of the time."""
     bare, ordinary, logged = (_median(steps, mode) for mode in ("nothing", "ordinary", "logged"))
     validation = _median(validations, "logged") - _median(validations, "nothing")
@@ -179,5 +179,5 @@ def costs(steps: Sequence[Spent], validations: Sequence[Spent]) -> dict[str, flo
     }
 
 
-def _median(spent: Sequence[Spent], mode: Mode) -> float:
+def _median(spent: Sequence[TimeBreakdown], mode: Mode) -> float:
     return statistics.median(one.around for one in spent if one.mode == mode)

@@ -10,11 +10,11 @@ import typer
 
 from nest_ssl.cli import data
 from nest_ssl.cli.bench import bench
+from nest_ssl.cli.common_options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.doctor import doctor
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.export import export
 from nest_ssl.cli.features import features
-from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
 from nest_ssl.exit_codes import INTERRUPTED
@@ -96,7 +96,7 @@ def align(
     """
 
     def run() -> int:
-        from nest_ssl.apps.alignment.align import Request
+        from nest_ssl.apps.alignment.align import AlignmentRequest
         from nest_ssl.apps.alignment.align import align as run_alignment
         from nest_ssl.apps.alignment.compare import Tolerance
         from nest_ssl.apps.alignment.text_report import summary
@@ -104,7 +104,7 @@ def align(
 
         command = command_line(config_path, config_name, overrides)
         with messages():
-            request = Request(
+            request = AlignmentRequest(
                 command=command,
                 output=output.absolute(),
                 nemo_python=str(_nemo_python(nemo_python)),

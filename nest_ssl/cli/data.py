@@ -74,7 +74,7 @@ def check(
         from nest_ssl.apps.datatools.check_lines import Rules
         from nest_ssl.apps.datatools.clean_manifests import clean_paths
         from nest_ssl.cli.check_output import found_so_far, summary
-        from nest_ssl.cli.options import channel
+        from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.terminal import Bar, show
 
         clean = [] if write_clean is None else clean_paths(manifests, write_clean)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from nest_ssl.cli.common_options import ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.exits import exit_with
-from nest_ssl.cli.options import ConfigName, ConfigPath, Overrides, command_line
 
 
 def doctor(
@@ -34,12 +34,12 @@ def doctor(
         import json
         import sys
 
-        from nest_ssl.apps.doctor.diagnosis import Request, diagnose
+        from nest_ssl.apps.doctor.diagnosis import DiagnosisRequest, diagnose
         from nest_ssl.cli.doctor_output import page
         from nest_ssl.cli.terminal import Bar, show
 
         command = command_line(config_path, config_name, overrides)
-        request = Request(command, config_path, trial, minutes, _lengths(buckets))
+        request = DiagnosisRequest(command, config_path, trial, minutes, _lengths(buckets))
         with Bar("doctor") as bar:
             diagnosis = diagnose(request, lambda share, text: bar(share, 1.0, text))
         if as_json:

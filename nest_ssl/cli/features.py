@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from nest_ssl.cli.common_options import Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
-from nest_ssl.cli.options import Device, channel, usable_device
 from nest_ssl.printable import say
 
 
@@ -51,13 +51,13 @@ def features(
     def run() -> int:
         import json
 
-        from nest_ssl.apps.features import Request, extract
+        from nest_ssl.apps.features import ExtractionRequest, extract
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.errors import NestError
 
         if mix is not None and layers is not None:
             raise NestError("--mix, --layers: give one of them; a mix is of all layers")
-        request = Request(
+        request = ExtractionRequest(
             model=model,
             inputs=inputs,
             output=output,

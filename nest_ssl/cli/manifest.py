@@ -66,8 +66,8 @@ def manifest(
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
         from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
         from nest_ssl.cli.check_output import found_so_far
+        from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.manifest_output import made_lines, train_lines
-        from nest_ssl.cli.options import channel
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from nest_ssl.cli.common_options import Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
-from nest_ssl.cli.options import Device, channel, usable_device
 from nest_ssl.printable import say
 
 
@@ -44,11 +44,11 @@ def probe(
     def run() -> int:
         import json
 
-        from nest_ssl.apps.probing import Request
+        from nest_ssl.apps.probing import ProbeRequest
         from nest_ssl.apps.probing import probe as run_probe
         from nest_ssl.cli.terminal import AudioBar, show
 
-        request = Request(
+        request = ProbeRequest(
             model=model,
             manifest=manifest,
             label=label,

@@ -25,7 +25,7 @@ _CLASSES = {
     "decoder": MultiSoftmaxDecoder,
     "loss": MultiMLMLoss,
 }
-_BOOKS = ("quantizer.num_books", "decoder.num_decoders", "loss.num_decoders")
+_CODEBOOK_COUNTS = ("quantizer.num_books", "decoder.num_decoders", "loss.num_decoders")
 _SQUEEZED = ("quantizer.squeeze_single", "decoder.squeeze_single", "loss.squeeze_single")
 
 
@@ -33,7 +33,7 @@ def check_agreement(settings: Node, key: str = "model") -> Iterator[str]:
     """Refuse a `model` node whose parts do not fit each other; yield warnings of what fits and is odd."""
     options = {f"{part}.{name}": value for part in _CLASSES for name, value in all_options(part, settings).items()}
     _check_features(options, settings.get("mask_position"), key)
-    _check_equal({name: options[name] for name in _BOOKS}, "both count codebooks", key)
+    _check_equal({name: options[name] for name in _CODEBOOK_COUNTS}, "both count codebooks", key)
     if options["quantizer.num_books"] == 1:  # several are never squeezed
         _check_equal({name: options[name] for name in _SQUEEZED}, "all must agree on the axis of a single book", key)
     if options["quantizer.time_ahead"] is True:

@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.config.machine import Machine
-from nest_ssl.training.callbacks.throughput import Spent
+from nest_ssl.training.callbacks.throughput import TimeBreakdown
 
 _FEWEST_BATCHES, _FEWEST_SECONDS = 20, 20.0  # less says nothing
 _MUCH_WAITING = 0.10  # of the training time: loading then costs more than any other setting gains
@@ -72,7 +72,7 @@ class Setup:
         )
 
 
-def advice(spent: Spent, setup: Setup) -> list[str]:
+def advice(spent: TimeBreakdown, setup: Setup) -> list[str]:
     """At most three lines: the verdict, then the settings worth changing; none if the run was too short to tell.
 
     `spent` is what all processes did: the batches of one of them, and the audio of all.
@@ -83,7 +83,7 @@ def advice(spent: Spent, setup: Setup) -> list[str]:
     return [_verdict(spent), *(f"to speed up: {knob}" for knob in knobs)]
 
 
-def data_notice(spent: Spent, setup: Setup) -> str | None:
+def data_notice(spent: TimeBreakdown, setup: Setup) -> str | None:
     """One line if training waits much for its data, with the setting to change; None if it does not."""
     if not _data_is_slow(spent):
         return None
@@ -93,7 +93,7 @@ def data_notice(spent: Spent, setup: Setup) -> str | None:
     return f"{what}; to speed up: {knob}" if knob else what
 
 
-def _verdict(spent: Spent) -> str:
+def _verdict(spent: TimeBreakdown) -> str:
     bottleneck = "data" if _data_is_slow(spent) else "compute"
     if _validation_share(spent) > 0.5:
         bottleneck = "validation"
@@ -104,7 +104,7 @@ def _verdict(spent: Spent) -> str:
     )
 
 
-def _knobs(spent: Spent, setup: Setup) -> Iterator[str]:
+def _knobs(spent: TimeBreakdown, setup: Setup) -> Iterator[str]:
     """Settings that would help here, the most worthwhile first."""
     validation = _validation_share(spent)
     if validation > 0.5:
@@ -119,7 +119,7 @@ def _knobs(spent: Spent, setup: Setup) -> Iterator[str]:
         yield f"trainer.log_every_n_steps=50 ({between:.0%} of the time went between steps, into logging and the like)"
 
 
-def _data_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
+def _data_knobs(spent: TimeBreakdown, setup: Setup) -> Iterator[str]:
     node = "model.train_ds"
     most = min(8, setup.cores - 1) if setup.gpu else max(1, setup.cores // 4)  # without a GPU, steps need the cores
     if setup.num_workers == 0:
@@ -138,7 +138,7 @@ def _data_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
             yield "nest-ssl data tar, then model.train_ds.is_tarred=true (few large files instead of many small ones)"
 
 
-def _compute_knobs(spent: Spent, setup: Setup) -> Iterator[str]:
+def _compute_knobs(spent: TimeBreakdown, setup: Setup) -> Iterator[str]:
     if setup.exact:
         padding = 1 - spent.padding_efficiency
         reason = f"no work on padding, {padding:.0%} of the batches here" if padding > 0.1 else "the same mathematics"
@@ -169,11 +169,11 @@ def _less_validation(share: float, setup: Setup) -> str:
     return f"{knob} (validation and its checkpoints took {share:.0%} of the run)"
 
 
-def _data_is_slow(spent: Spent) -> bool:
+def _data_is_slow(spent: TimeBreakdown) -> bool:
     return spent.data_wait_share > _MUCH_WAITING
 
 
-def _validation_share(spent: Spent) -> float:
+def _validation_share(spent: TimeBreakdown) -> float:
     return spent.validating / max(spent.training_seconds + spent.validating, 1e-9)
 
 

@@ -14,7 +14,7 @@ from benchmarks.watching import (
     WARM_UP_STEPS,
     WARM_UP_VALIDATIONS,
     Mode,
-    Spent,
+    TimeBreakdown,
     costs,
     run_watched,
 )
@@ -24,8 +24,8 @@ STEPS = 44
 MEASUREMENT = Measurement("test", "share_10", (1.0, 2.0) * 2, kind="watching", steps=STEPS)
 
 
-def spent(mode: Mode, *around: float, computing: float = 1.0) -> list[Spent]:
-    return [Spent(mode, seconds, seconds + computing) for seconds in around]
+def spent(mode: Mode, *around: float, computing: float = 1.0) -> list[TimeBreakdown]:
+    return [TimeBreakdown(mode, seconds, seconds + computing) for seconds in around]
 
 
 def test_costs_are_what_watching_adds_and_one_slow_step_does_not_change_them() -> None:

@@ -17,7 +17,7 @@ from nest_ssl import __version__
 from nest_ssl.checkpoint import load_nemo
 from nest_ssl.cli import main
 from nest_ssl.cli.app import app
-from nest_ssl.cli.options import command_line
+from nest_ssl.cli.common_options import command_line
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.folder_lock import LOCK, lock_folder
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel

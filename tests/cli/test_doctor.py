@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from nest_ssl.apps.doctor.diagnosis import Diagnosis, Request
+from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest
 from nest_ssl.apps.doctor.search import Bucket
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 from nest_ssl.apps.doctor.trial import TrialReport
@@ -72,7 +72,7 @@ def test_what_there_was_no_time_for_is_neither_a_limit_nor_predicted() -> None:
 
     def shown(*buckets: Bucket) -> str:
         report = TrialReport(19 * 10**9, "cpu", "exact", "32", buckets=list(buckets))
-        request = Request(CommandLine(Path("config"), "nest_tiny", []))
+        request = DiagnosisRequest(CommandLine(Path("config"), "nest_tiny", []))
         return "\n".join(page(Diagnosis(request, made_up(), [], [], report)))
 
     cut_short = shown(unknown)

@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from nest_ssl.cli.app import app
-from nest_ssl.cli.options import usable_device
+from nest_ssl.cli.common_options import usable_device
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config

@@ -12,7 +12,7 @@ import soundfile
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.features import Encoder, Request, extract
+from nest_ssl.apps.features import Encoder, ExtractionRequest, extract
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 from tests.parity.variants import CONFIG
@@ -47,7 +47,7 @@ def test_files_hold_what_nemo_computes(nemo_layers: tuple[Path, dict[str, list[T
     folder, expected = nemo_layers
     torch.set_num_threads(1)
     audio = [str(folder / name) for name in expected]
-    summary = extract(Request(folder / "model.nemo", audio, tmp_path, layers="all"), lambda *news: None)
+    summary = extract(ExtractionRequest(folder / "model.nemo", audio, tmp_path, layers="all"), lambda *news: None)
     assert summary.written == len(SAMPLES)
     for name, layers in expected.items():
         found = np.load(tmp_path / f"{name}.npy")

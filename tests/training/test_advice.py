@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from nest_ssl.training.advice import Setup, advice, data_notice
-from nest_ssl.training.callbacks.throughput import Spent
+from nest_ssl.training.callbacks.throughput import TimeBreakdown
 
-STEADY = Spent(
+STEADY = TimeBreakdown(
     batches=100, samples=100 * 16000 * 9, padded_samples=100 * 16000 * 10, stepping=98.0, waiting=1.0, between=1.0
 )
 TUNED = Setup(gpu=True, cores=16, memory_used=0.9, exact=False, precision="bf16-mixed", batch_size=32, num_workers=8)

@@ -40,7 +40,7 @@ _OWN_FILES = ("nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison
 
 
 @dataclass(frozen=True)
-class Request:
+class AlignmentRequest:
     """What to align: a configuration, how long to train, what to record, where to put it."""
 
     command: CommandLine
@@ -53,13 +53,13 @@ class Request:
     tolerance: Tolerance = field(default_factory=Tolerance)
 
 
-def align(request: Request) -> Comparison:
+def align(request: AlignmentRequest) -> Comparison:
     """Both recordings, the comparison of them, and the report, all in `request.output`."""
     with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
         return _align(request)
 
 
-def _align(request: Request) -> Comparison:
+def _align(request: AlignmentRequest) -> Comparison:
     _prepare(request)
     nemo = _run_nemo(request)
     nest = _replay(nemo, request.output / "nest") if request.replay else _run_ours(request)
@@ -70,7 +70,7 @@ def _align(request: Request) -> Comparison:
     return comparison
 
 
-def _prepare(request: Request) -> None:
+def _prepare(request: AlignmentRequest) -> None:
     """The configuration that both sides get, complete and fit for this machine, as `config.yaml`."""
     cfg = load_config(request.command)
     try:
@@ -87,7 +87,7 @@ def _prepare(request: Request) -> None:
     (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
 
 
-def _steps_to_record(request: Request) -> list[int]:
+def _steps_to_record(request: AlignmentRequest) -> list[int]:
     """As asked for; by default the first and the last, in a replay the first two (it needs the weights before each)."""
     last = request.steps - 1
     chosen = request.save_steps or {0, min(1, last) if request.replay else last}
@@ -131,7 +131,7 @@ def _settle_manifests(cfg: DictConfig, output: Path) -> None:
                 dataset[key] = paths if len(paths) > 1 else paths[0]
 
 
-def _run_nemo(request: Request) -> Recording:
+def _run_nemo(request: AlignmentRequest) -> Recording:
     return _run("NeMo", [request.nemo_python, str(_NEMO_SIDE)], request.output, request.output / "nemo")
 
 
@@ -147,7 +147,7 @@ def _replay(nemo: Recording, folder: Path) -> Recording:
     return recording
 
 
-def _run_ours(request: Request) -> Recording:
+def _run_ours(request: AlignmentRequest) -> Recording:
     program = [sys.executable, "-m", "nest_ssl.apps.alignment.nest_side"]
     return _run("nest_ssl", program, request.output, request.output / "nest")
 

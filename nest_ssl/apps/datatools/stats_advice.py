@@ -33,8 +33,8 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Batches:
-    """Batches by duration, beside random ones of a fixed size that take as much memory on average."""
+class BucketedBatches:
+    """BucketedBatches by duration, beside random ones of a fixed size that take as much memory on average."""
 
     batch_size: int
     random_efficiency: float  # audio / (audio + padding)
@@ -53,7 +53,7 @@ class Advice:
     min_duration: Limit
     max_duration: Limit
     lines_kept: int
-    batches: Batches | None
+    batches: BucketedBatches | None
     reason: str = ""  # why there are none
 
     @property
@@ -101,8 +101,8 @@ def suggest_min_duration(durations: np.ndarray) -> Seconds:
     return next((least for least in _MIN_DURATIONS if durations[durations < least].sum() <= most), _MIN_DURATIONS[-1])
 
 
-def suggest_batches(durations: np.ndarray, batch_size: int) -> Batches:
-    """Batches of the seconds that random ones take with their padding, so of no more memory, and fuller."""
+def suggest_batches(durations: np.ndarray, batch_size: int) -> BucketedBatches:
+    """BucketedBatches of the seconds that random ones take with their padding, so of no more memory, and fuller."""
     lines, longest_of_all = len(durations), float(durations.max())
     if lines > MOST_SAMPLED:
         durations = np.random.default_rng(0).choice(durations, MOST_SAMPLED, replace=False)
@@ -116,7 +116,7 @@ def suggest_batches(durations: np.ndarray, batch_size: int) -> Batches:
     efficiencies = {number: sampler.padding_efficiency() for number, sampler in tried.items()}
     best = max(efficiencies.values())
     chosen = next(number for number in _BUCKETS if efficiencies[number] >= best - _GOOD_ENOUGH)
-    return Batches(
+    return BucketedBatches(
         batch_size=batch_size,
         random_efficiency=float(durations.mean()) / longest,
         batch_duration=batch_duration,

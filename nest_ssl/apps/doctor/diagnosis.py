@@ -10,10 +10,10 @@ from typing import Any
 
 from nest_ssl.apps.doctor.codecs import check_codecs
 from nest_ssl.apps.doctor.disk import check_data_disk, check_experiment_disk, check_space
-from nest_ssl.apps.doctor.facts import Facts
 from nest_ssl.apps.doctor.finding import Finding, would_stop
 from nest_ssl.apps.doctor.machine import check_machine
-from nest_ssl.apps.doctor.plan import Plan, make_plan
+from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor.plan import RunPlan, make_plan
 from nest_ssl.apps.doctor.plan_checks import check_plan
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.apps.quiet import quiet_libraries
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Request:
+class DiagnosisRequest:
     """What is asked."""
 
     command: CommandLine
@@ -39,7 +39,7 @@ class Request:
 class Diagnosis:
     """What was found; `no_trial` is why nothing was measured."""
 
-    request: Request
+    request: DiagnosisRequest
     facts: Facts
     machine: list[Finding]
     configuration: list[Finding]
@@ -79,7 +79,7 @@ class Diagnosis:
         }
 
 
-def diagnose(request: Request, tell: Callable[[float, str], None]) -> Diagnosis:
+def diagnose(request: DiagnosisRequest, tell: Callable[[float, str], None]) -> Diagnosis:
     """Look at everything; only a configuration that cannot be composed is an error."""
     cfg = load_config(request.command)
     tell(0.0, "looking at the machine")
@@ -95,13 +95,13 @@ def diagnose(request: Request, tell: Callable[[float, str], None]) -> Diagnosis:
         return Diagnosis(request, facts, machine, configuration, report)
 
 
-def _disks(plan: Plan) -> list[Finding]:
+def _disks(plan: RunPlan) -> list[Finding]:
     findings = [check_space(plan.folder, plan.checkpoint_bytes), check_experiment_disk(plan.folder)]
     files = plan.files()
     return [*findings, check_data_disk(files)] if files else findings
 
 
-def _why_no_trial(request: Request, plan: Plan) -> str:
+def _why_no_trial(request: DiagnosisRequest, plan: RunPlan) -> str:
     if not request.trial:
         return "not asked for"
     if not plan.model_is_usable:

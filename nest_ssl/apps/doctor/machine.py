@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from nest_ssl.apps.doctor.facts import EXTRAS, Facts
 from nest_ssl.apps.doctor.finding import GIGABYTE, Finding, gigabytes
+from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
 
 OLDEST_PYTHON, NEWEST_TESTED_PYTHON = (3, 10), (3, 13)
 _OLDEST_TORCH = (2, 6)

@@ -14,8 +14,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
-from nest_ssl.apps.doctor.facts import Facts
 from nest_ssl.apps.doctor.finding import Finding
+from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, device_count
 from nest_ssl.config.settings import CheckpointSettings
 from nest_ssl.data import build_dataloader
@@ -33,7 +33,7 @@ _MOMENTS = 2  # of Adam, each as large as the weights
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """What a run would be; `problems` are the errors with which it would end before its first step."""
 
     cfg: DictConfig
@@ -77,7 +77,7 @@ class Plan:
         return list(dict.fromkeys(names))
 
 
-def make_plan(cfg: DictConfig, facts: Facts) -> Plan:
+def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
     """Go through all that a run does before its first step, except what takes long or writes."""
     adjustments = adjust(cfg, facts.machine)
     apply(cfg, adjustments)
@@ -100,7 +100,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> Plan:
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)
     gpu = bool(facts.gpus) and str(OmegaConf.select(cfg, "trainer.accelerator") or "auto") != "cpu"
-    return Plan(
+    return RunPlan(
         cfg=cfg,
         adjustments=tuple(adjustments),
         gpu=gpu,

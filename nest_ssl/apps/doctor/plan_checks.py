@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.doctor.facts import Facts
 from nest_ssl.apps.doctor.finding import Finding, gigabytes
-from nest_ssl.apps.doctor.plan import Plan
+from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor.plan import RunPlan
 from nest_ssl.config.machine import FSDP, describe
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 
@@ -20,13 +20,13 @@ _MEASURED = 64  # files whose bandwidth is estimated
 _SIGNALS = 3  # in a batch: clean, noise, mixed; four bytes a sample
 
 
-def check_plan(plan: Plan, facts: Facts) -> list[Finding]:
+def check_plan(plan: RunPlan, facts: Facts) -> list[Finding]:
     """What a run would change or refuse, and settings that do harm here."""
     adjusted = [Finding("adjusted", "note", line) for line in describe(plan.adjustments)]
     return [*plan.problems, *adjusted, *(finding for check in _CHECKS for finding in check(plan, facts))]
 
 
-def _check_data(plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _check_data(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
     durations = plan.durations()
     if not len(durations):
         return
@@ -42,7 +42,7 @@ def _check_data(plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _check_bandwidth(plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
     if plan.train_ds.get("is_tarred") or not plan.manifests:
         return
     rate = plan.train_ds.get("sample_rate") or plan.cfg.model.get("sample_rate") or 16000
@@ -54,7 +54,7 @@ def _check_bandwidth(plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _check_workers(plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
     workers = plan.train_ds.get("num_workers") or 0
     if workers > facts.usable_cores:
         yield Finding(
@@ -68,7 +68,7 @@ def _check_workers(plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-def check_shared_memory(plan: Plan, facts: Facts, **changes: Any) -> Iterator[Finding]:
+def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[Finding]:
     """Whether the batches of all workers find room; `changes` are options of `train_ds`."""
     data = {**plan.train_ds, **changes}
     workers = data.get("num_workers") or 0
@@ -87,14 +87,14 @@ def check_shared_memory(plan: Plan, facts: Facts, **changes: Any) -> Iterator[Fi
         yield Finding("shared memory", "ok", found)
 
 
-def workers_with_room(plan: Plan, facts: Facts, most: int, **changes: Any) -> int:
+def workers_with_room(plan: RunPlan, facts: Facts, most: int, **changes: Any) -> int:
     """How many workers, of `most`, shared memory has room for: with one more, a worker would die by a bus error."""
     data = {**plan.train_ds, **changes}
     free = math.inf if facts.shared_memory is None else facts.shared_memory
     return next((count for count in range(most, 0, -1) if _shared_bytes(plan, data, count) <= free), 0)
 
 
-def _shared_bytes(plan: Plan, data: dict[str, Any], workers: int) -> int:
+def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     """Batches wait in shared memory: for each worker those that it prepares in advance, and the one in use."""
     durations = plan.durations()
     longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
@@ -103,7 +103,7 @@ def _shared_bytes(plan: Plan, data: dict[str, Any], workers: int) -> int:
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 
-def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
+def _check_windows_ddp(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
     strategy = str(OmegaConf.select(plan.cfg, "trainer.strategy") or "auto")
     if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
         yield Finding(
@@ -112,6 +112,6 @@ def _check_windows_ddp(plan: Plan, facts: Facts) -> Iterator[Finding]:
         )
 
 
-_CHECKS: tuple[Callable[[Plan, Facts], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[RunPlan, Facts], Iterator[Finding]], ...] = (
     *(_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_windows_ddp),
 )

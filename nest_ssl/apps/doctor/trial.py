@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 
 from nest_ssl.apps.doctor.bench import Bench, OutOfTime, StartError, TrialError
 from nest_ssl.apps.doctor.cost import MemoryCost
-from nest_ssl.apps.doctor.facts import Facts
 from nest_ssl.apps.doctor.finding import Finding
 from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers, time_loader
-from nest_ssl.apps.doctor.plan import Plan, load_train
+from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor.plan import RunPlan, load_train
 from nest_ssl.apps.doctor.plan_checks import check_shared_memory, workers_with_room
 from nest_ssl.apps.doctor.recommend import Advice, batch_advice, precision_advice, typical, workers_advice
 from nest_ssl.apps.doctor.search import Bucket, Limits, Search, bucket_tops
@@ -61,7 +61,7 @@ class TrialReport:
         return {key: int(value) for key, value in pairs if "." not in key}
 
 
-def run_trial(plan: Plan, facts: Facts, seconds: float, lengths: Sequence[float], tell: Tell) -> TrialReport:
+def run_trial(plan: RunPlan, facts: Facts, seconds: float, lengths: Sequence[float], tell: Tell) -> TrialReport:
     """Measure for at most about so many seconds; what there was no time for is missing from the report."""
     clock = _Clock(seconds, tell)
     settings: dict[str, Any] = OmegaConf.to_container(plan.cfg.model)  # type: ignore[assignment]
@@ -101,7 +101,7 @@ class _Clock:
 
 
 def _measure_steps(
-    plan: Plan, facts: Facts, report: TrialReport, bench: Bench, tops: Sequence[float], clock: _Clock
+    plan: RunPlan, facts: Facts, report: TrialReport, bench: Bench, tops: Sequence[float], clock: _Clock
 ) -> None:
     clock.tell("building the model")
     ends = _SEARCH
@@ -143,14 +143,14 @@ def _measure_steps(
     _compare_precisions(plan, facts, report, search)
 
 
-def _verify(plan: Plan, report: TrialReport, search: Search, longest: float) -> None:
+def _verify(plan: RunPlan, report: TrialReport, search: Search, longest: float) -> None:
     """A step of the recommended batch with the longest clips, if it is safe and there is time."""
     trial = Trial(batch_size(report, plan.train_ds, longest), longest, report.precision)
     report.predicted_peak = search.cost.peak(trial.batch_size, longest) if search.cost else None
     report.verified = search.try_once(trial)
 
 
-def _compare_precisions(plan: Plan, facts: Facts, report: TrialReport, search: Search) -> None:
+def _compare_precisions(plan: RunPlan, facts: Facts, report: TrialReport, search: Search) -> None:
     """The other precision that this hardware has, on the typical batch."""
     middle = typical(report.buckets)
     now = middle.useful if middle else None
@@ -182,7 +182,7 @@ def _compare_numerics(settings: dict[str, Any], report: TrialReport, watched: in
     report.other_numerics = (now, outcome) if other == "fast" else (outcome, now)
 
 
-def _measure_loading(plan: Plan, facts: Facts, settings: dict[str, Any], report: TrialReport, clock: _Clock) -> None:
+def _measure_loading(plan: RunPlan, facts: Facts, settings: dict[str, Any], report: TrialReport, clock: _Clock) -> None:
     """The user's own data, in the batches that are recommended."""
     middle = typical(report.buckets)
     if middle is None:
@@ -210,7 +210,7 @@ def _measure_loading(plan: Plan, facts: Facts, settings: dict[str, Any], report:
         _check_room(plan, facts, report, report.train_ds)
 
 
-def _check_room(plan: Plan, facts: Facts, report: TrialReport, changes: dict[str, int]) -> None:
+def _check_room(plan: RunPlan, facts: Facts, report: TrialReport, changes: dict[str, int]) -> None:
     """Shared memory once more, for what is recommended; what is configured was looked at before."""
     if changes:
         found = check_shared_memory(plan, facts, **changes)
@@ -232,7 +232,7 @@ def _step_seconds(bucket: Bucket, clips: int) -> float:
     return (nearest.seconds or 0.0) * clips / nearest.trial.batch_size
 
 
-def _free_memory(plan: Plan) -> int:
+def _free_memory(plan: RunPlan) -> int:
     """Bytes for one process of the run; several on GPUs each keep a copy of the gradients to exchange them."""
     if not plan.gpu:
         return available_memory() // plan.processes
@@ -240,7 +240,7 @@ def _free_memory(plan: Plan) -> int:
     return free - (plan.weight_bytes if plan.processes > 1 else 0)
 
 
-def _precision(plan: Plan) -> str:
+def _precision(plan: RunPlan) -> str:
     """As trials name them; others than these are measured in single precision."""
     name = str(OmegaConf.select(plan.cfg, "trainer.precision") or 32).removesuffix("-mixed")
     return f"{name}-mixed" if name in _MIXED else "32"

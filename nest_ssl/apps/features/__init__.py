@@ -1,8 +1,8 @@
 """Features of a pre-trained encoder: `Encoder` for waveforms, `extract` for files and manifests to files."""
 
 from nest_ssl.apps.features.encoder import Encoder
-from nest_ssl.apps.features.extract import Request, Summary, extract
+from nest_ssl.apps.features.extract import ExtractionRequest, Summary, extract
 from nest_ssl.apps.features.layers import Layers
 from nest_ssl.config.numerics import Numerics
 
-__all__ = ["Encoder", "Layers", "Numerics", "Request", "Summary", "extract"]
+__all__ = ["Encoder", "ExtractionRequest", "Layers", "Numerics", "Summary", "extract"]

@@ -38,7 +38,7 @@ Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to 
 
 
 @dataclass(frozen=True)
-class Request:
+class ExtractionRequest:
     """What to encode, how, and where to put it."""
 
     model: Path
@@ -71,13 +71,13 @@ class Summary:
         return asdict(self)
 
 
-def extract(request: Request, progress: Progress) -> Summary:
+def extract(request: ExtractionRequest, progress: Progress) -> Summary:
     """Write the features of every utterance that has none yet, and the index of all."""
     with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
         return _extract(request, progress)
 
 
-def _extract(request: Request, progress: Progress) -> Summary:
+def _extract(request: ExtractionRequest, progress: Progress) -> Summary:
     model = pretrained_file(request.model)
     entries = list_entries(request.inputs)
     encoder = Encoder.load(model, request.numerics, request.device)
@@ -92,14 +92,14 @@ def _extract(request: Request, progress: Progress) -> Summary:
     return run.summary
 
 
-def _layers(request: Request, encoder: Encoder) -> Layers:
+def _layers(request: ExtractionRequest, encoder: Encoder) -> Layers:
     last = encoder.last_layer
     layers = Layers.parse(request.layers, last) if request.mix is None else Layers.mix(request.mix, last)
     encoder.check_layers(layers.numbers)
     return layers
 
 
-def _settings(request: Request, layers: Layers, fingerprint: str) -> dict[str, Any]:
+def _settings(request: ExtractionRequest, layers: Layers, fingerprint: str) -> dict[str, Any]:
     """All that decides what the features of an utterance are."""
     return {
         "model": fingerprint,
@@ -116,7 +116,7 @@ def _settings(request: Request, layers: Layers, fingerprint: str) -> dict[str, A
 class _Run:
     """One pass over the batches."""
 
-    def __init__(self, request: Request, encoder: Encoder, layers: Layers, store: Store) -> None:
+    def __init__(self, request: ExtractionRequest, encoder: Encoder, layers: Layers, store: Store) -> None:
         self.request = request
         self.encoder = encoder
         self.layers = layers

@@ -27,7 +27,7 @@ Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to 
 
 
 @dataclass(frozen=True)
-class Request:
+class ProbeRequest:
     """Which model, asked for what."""
 
     model: Path
@@ -42,7 +42,7 @@ class Request:
     device: str | None = None
 
 
-def probe(request: Request, progress: Progress) -> Report:
+def probe(request: ProbeRequest, progress: Progress) -> Report:
     """How well the model's features tell the label, beside what needs no training."""
     _check_library()
     examples, test, left_out = _examples(request)
@@ -95,7 +95,7 @@ def _check_library() -> None:
         raise NestError("nest-ssl probe needs scikit-learn: pip install 'nest_ssl[probe]'") from None
 
 
-def _examples(request: Request) -> tuple[list[Example], list[Example], int]:
+def _examples(request: ProbeRequest) -> tuple[list[Example], list[Example], int]:
     """What to learn from, what to try if that is something else, and how many utterances have too rare a label."""
 
     def load(manifest: str) -> list[Example]:
@@ -166,7 +166,7 @@ def _most_common(trials: Sequence[_Trial], examples: Sequence[Example]) -> np.nd
     return np.array(answers)
 
 
-def _encoder(request: Request) -> Encoder:
+def _encoder(request: ProbeRequest) -> Encoder:
     """Without padding where the model allows it: an utterance's vector then depends on it alone."""
     encoder = Encoder.load(pretrained_file(request.model), device=request.device)
     return encoder if encoder.model.reasons_for_exact() else Encoder(encoder.model, "fast")

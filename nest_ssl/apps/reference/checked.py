@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nest_ssl.apps.reference.options import REQUIRED, Option, as_yaml, choices_text
+from nest_ssl.apps.reference.class_options import REQUIRED, Option, as_yaml, choices_text
 
 _TYPES = {"whole": "int", "number": "float", "flag": "bool", "paths": "str | list"}  # methods of CheckedNode
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nest_ssl.apps.reference.options import Option
+from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.schema import TRAINER, Schema
 from nest_ssl.errors import NestError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import yaml
 
+from nest_ssl.apps.reference.class_options import REQUIRED, as_yaml, same_value
 from nest_ssl.apps.reference.descriptions import FOLDER, Language, Row, Section, check, read_sections
-from nest_ssl.apps.reference.options import REQUIRED, as_yaml, same_value
 from nest_ssl.apps.reference.schema import (
     DATASET,
     OPTIMIZER_NAMES,

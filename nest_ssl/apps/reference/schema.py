@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 
 from nest_ssl.apps.alignment.recorder import RecorderOptions
 from nest_ssl.apps.reference.checked import declared_options
-from nest_ssl.apps.reference.options import (
+from nest_ssl.apps.reference.class_options import (
     REQUIRED,
     Option,
     argument_types,

@@ -20,7 +20,7 @@ from nest_ssl.training.loggers.tags import tag_of
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChartPlan:
     """One chart: its title, its tags with their names in the legend, and how it is drawn."""
 
     title: str
@@ -33,19 +33,19 @@ class Plan:
 
 
 TRAINING = (
-    Plan("losses", (("train_loss", "training"), ("val_loss", "validation")), of_task=True),
-    Plan("accuracies", (("train_accuracy", "training"), ("val_accuracy", "validation")), share=True, of_task=True),
-    Plan("learning_rate", (("learning_rate", "training"),), mean=False),
-    Plan("gradient_norm", (("gradient_norm", "training"),)),
-    Plan("weight_norm", (("weight_norm", "training"),)),
-    Plan("masked_share", (("masked_share", "training"), ("val_masked_share", "validation")), share=True),
+    ChartPlan("losses", (("train_loss", "training"), ("val_loss", "validation")), of_task=True),
+    ChartPlan("accuracies", (("train_accuracy", "training"), ("val_accuracy", "validation")), share=True, of_task=True),
+    ChartPlan("learning_rate", (("learning_rate", "training"),), mean=False),
+    ChartPlan("gradient_norm", (("gradient_norm", "training"),)),
+    ChartPlan("weight_norm", (("weight_norm", "training"),)),
+    ChartPlan("masked_share", (("masked_share", "training"), ("val_masked_share", "validation")), share=True),
 )
 THROUGHPUT = (
-    Plan("audio_seconds_per_second", (("audio_seconds_per_second", "training"),), hours=True),
-    Plan("data_wait_share", (("data_wait_share", "training"),), share=True, hours=True),
+    ChartPlan("audio_seconds_per_second", (("audio_seconds_per_second", "training"),), hours=True),
+    ChartPlan("data_wait_share", (("data_wait_share", "training"),), share=True, hours=True),
 )
 Numbered = Sequence[tuple[int, RunReport]]  # the place of a run on the page gives it its colour
-PADDING = Plan("padding_efficiency", (("padding_efficiency", "training"),), share=True)
+PADDING = ChartPlan("padding_efficiency", (("padding_efficiency", "training"),), share=True)
 
 
 def curves_section(reports: Sequence[RunReport]) -> str:
@@ -92,18 +92,18 @@ def run_legend(reports: Sequence[RunReport]) -> str:
     return legend((f"colour-{index % COLOURS}", escaped(report.run.name)) for index, report in enumerate(reports))
 
 
-def _codebook_plans(book: int) -> tuple[Plan, ...]:
+def _codebook_plans(book: int) -> tuple[ChartPlan, ...]:
     def tags(*names: str) -> tuple[tuple[str, str], ...]:
         return tuple((f"codebook_{book}/{name}", name) for name in names)
 
     coverage = tags("target_cumulative_coverage", "target_coverage", "predicted_coverage")
     return (
-        Plan("perplexity", tags("target_perplexity", "predicted_perplexity"), of_task=True, book=book),
-        Plan("coverage", coverage, share=True, of_task=True, book=book),
+        ChartPlan("perplexity", tags("target_perplexity", "predicted_perplexity"), of_task=True, book=book),
+        ChartPlan("coverage", coverage, share=True, of_task=True, book=book),
     )
 
 
-def _figures(plans: Sequence[Plan], reports: Sequence[RunReport]) -> tuple[str, str]:
+def _figures(plans: Sequence[ChartPlan], reports: Sequence[RunReport]) -> tuple[str, str]:
     """The charts that can be drawn, and a line that names the others."""
     figures, missing = [], []
     for plan in plans:
@@ -114,7 +114,7 @@ def _figures(plans: Sequence[Plan], reports: Sequence[RunReport]) -> tuple[str, 
     return "".join(figures), told
 
 
-def _charts(plan: Plan, reports: Sequence[RunReport]) -> Iterator[tuple[Numbered, list[tuple[str, Line]]]]:
+def _charts(plan: ChartPlan, reports: Sequence[RunReport]) -> Iterator[tuple[Numbered, list[tuple[str, Line]]]]:
     """The runs of each frame with their curves: all in one, unless their tasks differ and the chart depends on that."""
     runs = [report.run for report in reports]
     groups = groups_of_one_task(runs) if plan.of_task else [runs]
@@ -125,7 +125,7 @@ def _charts(plan: Plan, reports: Sequence[RunReport]) -> Iterator[tuple[Numbered
             yield numbered, lines
 
 
-def _lines(plan: Plan, group: Numbered, of: int) -> Iterator[tuple[str, Line]]:
+def _lines(plan: ChartPlan, group: Numbered, of: int) -> Iterator[tuple[str, Line]]:
     """Every curve with the key of its legend; colours tell the runs of a page apart, or the curves of a single one."""
     for number, report in group:
         run = report.run
@@ -143,13 +143,13 @@ def _lines(plan: Plan, group: Numbered, of: int) -> Iterator[tuple[str, Line]]:
                 yield name, Line(shown, number % COLOURS, curve, dash=place, breaks=breaks)
 
 
-def _along(series: Series, run: Run, plan: Plan) -> np.ndarray:
+def _along(series: Series, run: Run, plan: ChartPlan) -> np.ndarray:
     if not plan.hours:
         return series.steps.astype(np.float64)
     return (series.times - run.history.starts[0].time) / 3600
 
 
-def _figure(plan: Plan, group: Numbered, named: Sequence[tuple[str, Line]], of: int) -> str:
+def _figure(plan: ChartPlan, group: Numbered, named: Sequence[tuple[str, Line]], of: int) -> str:
     lines = [line for _, line in named]
     chart = Chart(
         lines,
@@ -187,7 +187,7 @@ def _notes(lines: Sequence[Line]) -> str:
     return f' <small class="warning">{words("not_finite_count", count=Count(odd))}</small>' if odd else ""
 
 
-def _restarts(run: Run, plan: Plan) -> list[float]:
+def _restarts(run: Run, plan: ChartPlan) -> list[float]:
     again = run.history.starts[1:]
     if plan.hours:
         return [(start.time - run.history.starts[0].time) / 3600 for start in again]

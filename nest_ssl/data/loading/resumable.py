@@ -36,7 +36,7 @@ from nest_ssl.errors import NestError
 
 _log = logging.getLogger(__name__)
 # where a worker stands: its generators and, in a stream, its place; None: at the beginning, as torch seeds it
-Standing = tuple[RandomStates, Place | None] | None
+WorkerState = tuple[RandomStates, Place | None] | None
 RESTART = "restart_epoch"  # in the state of a process: other data, or batches made in another way, so no place is valid
 _AFTER = "after"  # in the place of one who begins a stream anew: where it stood in the one before
 
@@ -46,7 +46,7 @@ class _Worker:
     """What is known of a loader process."""
 
     batches: int = 0  # delivered in this epoch
-    standings: deque[Standing] = field(default_factory=lambda: deque([None], maxlen=2))  # the last two
+    worker_states: deque[WorkerState] = field(default_factory=lambda: deque([None], maxlen=2))  # the last two
 
 
 class ResumableLoader(DataLoader[Any]):
@@ -101,7 +101,7 @@ class ResumableLoader(DataLoader[Any]):
             "order": how_ordered(self.sampler),
             "rest": self._order.rest,
             "batch_size": self.batch_size,
-            "workers": [(worker.batches, list(worker.standings)) for worker in self._workers],
+            "workers": [(worker.batches, list(worker.worker_states)) for worker in self._workers],
             "last_worker": self._last_worker,
         }
 
@@ -189,15 +189,15 @@ class ResumableLoader(DataLoader[Any]):
         within_epoch = state is not None and 0 < state["delivered"] < state["batches_per_epoch"]
         self._delivered, dropped, self._last_worker, self._before_last = 0, 0, -1, None
         self._order.skip, self._order.over, self._order.rest = None, False, None
-        live_on = [_Worker() for _ in range(self.num_workers)]
+        persistent = [_Worker() for _ in range(self.num_workers)]
         if self._workers and self.persistent_workers:
-            live_on = [_new_epoch(worker.standings) for worker in self._workers]
+            persistent = [_new_epoch(worker.worker_states) for worker in self._workers]
         if state is not None:
             set_random_states(state["random_states"])
             _end_workers(self._iterator)  # of an iteration that was never used
             self._iterator = None
             if within_epoch:
-                live_on, dropped = _same_epoch(state["workers"], state["last_worker"])
+                persistent, dropped = _same_epoch(state["workers"], state["last_worker"])
                 self._delivered = self._order.skip = state["delivered"] - dropped
                 self._order.before, self._order.rest = state["before_order"], state["rest"]
                 set_torch_state(state["before_epoch"])  # workers that have not delivered yet are seeded as they were
@@ -207,11 +207,13 @@ class ResumableLoader(DataLoader[Any]):
                 if state["place"] is not None:
                     self.dataset.start_after(state["place"])  # type: ignore[attr-defined]
                 if self.persistent_workers:
-                    live_on = [_new_epoch(standings) for _, standings in state["workers"]]
+                    persistent = [_new_epoch(worker_states) for _, worker_states in state["workers"]]
         self._before_epoch = torch_state()
-        self._workers = live_on
+        self._workers = persistent
         with signals_held_back():
-            batches = super().__iter__() if state is None else self._start_again([w.standings[-1] for w in live_on])
+            batches = (
+                super().__iter__() if state is None else self._start_again([w.worker_states[-1] for w in persistent])
+            )
         if state is not None and not within_epoch:  # a new epoch has drawn what it needs
             state = {**state, "random_states": get_random_states()}
         return self._deliver(batches, dropped, state)
@@ -223,14 +225,14 @@ class ResumableLoader(DataLoader[Any]):
         self._order.over = True
         while True:
             try:
-                _, (number, standing) = next(self._iterator)
+                _, (number, worker_state) = next(self._iterator)
             except StopIteration:
                 return
             except NestError:  # of audio that nobody wants either
                 continue
-            self._workers[number].standings.append(standing)
+            self._workers[number].worker_states.append(worker_state)
 
-    def _start_again(self, starting: Sequence[Standing]) -> Iterator[Any]:
+    def _start_again(self, starting: Sequence[WorkerState]) -> Iterator[Any]:
         """Torch's iterator, with workers that go on from there."""
         init, generator = self.worker_init_fn, self.generator
         self.worker_init_fn = _StartFrom(starting, init)
@@ -246,10 +248,10 @@ class ResumableLoader(DataLoader[Any]):
             set_random_states(state["random_states"])
         for number, (batch, sender) in enumerate(self._interruptible(batches)):
             if sender is not None:
-                self._last_worker, standing = sender
+                self._last_worker, worker_state = sender
                 worker = self._workers[self._last_worker]
                 worker.batches += 1
-                worker.standings.append(standing)
+                worker.worker_states.append(worker_state)
             self._delivered += 1
             if number >= dropped:
                 if number == dropped and state is not None and state["after_first_batch"] is not None:
@@ -301,15 +303,15 @@ class ResumableLoader(DataLoader[Any]):
         return _Indices(super()._index_sampler, self._order)
 
 
-def _new_epoch(standings: Sequence[Standing]) -> _Worker:
+def _new_epoch(worker_states: Sequence[WorkerState]) -> _Worker:
     """A worker that lives on: its generators do; it begins a stream anew, after the one in which it stood."""
-    last = standings[-1]
+    last = worker_states[-1]
     if last is not None and last[1] is not None and _AFTER not in last[1]:
         last = (last[0], {_AFTER: last[1]})
     return _Worker(0, deque([last], maxlen=2))
 
 
-def _same_epoch(workers: Sequence[tuple[int, Sequence[Standing]]], last: int) -> tuple[list[_Worker], int]:
+def _same_epoch(workers: Sequence[tuple[int, Sequence[WorkerState]]], last: int) -> tuple[list[_Worker], int]:
     """Workers as they go on in the middle of an epoch, and how many of their batches have been delivered before.
 
     They take turns, the first one first, so those that have had their turn in a round that is not over yet make their
@@ -368,7 +370,7 @@ class _WithStanding:
     def __init__(self, collate: Callable[[Any], Any]) -> None:
         self.collate = collate
 
-    def __call__(self, items: Any) -> tuple[Any, tuple[int, Standing] | None]:
+    def __call__(self, items: Any) -> tuple[Any, tuple[int, WorkerState] | None]:
         batch, worker = self.collate(items), get_worker_info()
         if worker is None:
             return batch, None
@@ -379,17 +381,17 @@ class _WithStanding:
 class _StartFrom:
     """Puts each worker where it stood."""
 
-    def __init__(self, standings: Sequence[Standing], init: Callable[[int], None] | None) -> None:
-        self.standings = standings
+    def __init__(self, worker_states: Sequence[WorkerState], init: Callable[[int], None] | None) -> None:
+        self.worker_states = worker_states
         self.init = init
 
     def __call__(self, worker: int) -> None:
         if self.init is not None:
             self.init(worker)
-        standing = self.standings[worker]
-        if standing is None:
+        worker_state = self.worker_states[worker]
+        if worker_state is None:
             return
-        states, place = standing
+        states, place = worker_state
         set_random_states(states)
         info = get_worker_info()
         if place is None or info is None or not isinstance(info.dataset, Stream):

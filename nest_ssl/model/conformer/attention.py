@@ -48,7 +48,7 @@ class MultiHeadAttention(nn.Module):
     def attend(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         query, key, value = (self._heads(linear(x)) for linear in (self.linear_q, self.linear_k, self.linear_v))
         if self.use_pytorch_sdpa:
-            return self.fused(query, key, value, ~mask, unseeing=mask.all(dim=-1, keepdim=True))
+            return self.fused(query, key, value, ~mask, fully_masked_rows=mask.all(dim=-1, keepdim=True))
         scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(self.d_head)
         return self.mix(scores, value, mask)
 
@@ -57,13 +57,13 @@ class MultiHeadAttention(nn.Module):
         weights = torch.softmax(scores.masked_fill_(mask, MASKED_SCORE), dim=-1).masked_fill(mask, 0.0)
         return self._merged(torch.matmul(self.dropout(weights), value))
 
-    def fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, unseeing: Tensor) -> Tensor:
-        """PyTorch's own kernel; `bias` says where to look or what to add, `unseeing` rows (B, 1, U, 1) give zeros."""
+    def fused(self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, fully_masked_rows: Tensor) -> Tensor:
+        """PyTorch's own kernel; `bias` masks or is added to the scores, `fully_masked_rows` (B, 1, U, 1) give zeros."""
         with sdpa_kernel(self.sdpa_backends) if self.sdpa_backends else nullcontext():
             out = nn.functional.scaled_dot_product_attention(
                 query, key, value, attn_mask=bias, dropout_p=self.dropout.p if self.training else 0.0
             )
-        return self._merged(out.masked_fill(unseeing, 0.0))
+        return self._merged(out.masked_fill(fully_masked_rows, 0.0))
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, self.n_heads, self.d_head).transpose(1, 2)  # (B, U, D) -> (B, H, U, D / H)
@@ -99,7 +99,7 @@ class RelPositionMultiHeadAttention(MultiHeadAttention):
         distance_scores = shifted(torch.matmul(by_distance, distance.transpose(-2, -1)))[..., :frames]
         if self.use_pytorch_sdpa:
             bias = (distance_scores * (1 / math.sqrt(self.d_head))).masked_fill_(mask, MASKED_SCORE)
-            return self.fused(by_content, key, value, bias, unseeing=mask.all(dim=-1, keepdim=True))
+            return self.fused(by_content, key, value, bias, fully_masked_rows=mask.all(dim=-1, keepdim=True))
         scores = torch.matmul(by_content, key.transpose(-2, -1)).add_(distance_scores)
         return self.mix(scores.div_(math.sqrt(self.d_head)), value, mask)
 

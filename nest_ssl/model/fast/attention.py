@@ -39,7 +39,7 @@ class _Projected:
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttentionMask:
     """Which frames see which, for all layers of a batch: each utterance its own, as far as the context lets it."""
 
     context: AttentionContext
@@ -47,7 +47,7 @@ class Sight:
     hidden: Tensor | None  # (B, 1, U, U) where utterances are padded to one batch
 
     @classmethod
-    def of(cls, context: AttentionContext, packing: Packing, together: bool | None = None) -> Sight:
+    def of(cls, context: AttentionContext, packing: Packing, together: bool | None = None) -> AttentionMask:
         """`together` is left to the device."""
         tight = Packing(packing.lengths, max(packing.lengths), packing.device)
         if not (packing.device.type != "cpu" if together is None else together):
@@ -56,15 +56,15 @@ class Sight:
         return cls(context, tight, context.masks(lengths, tight.padded)[1].unsqueeze(1))
 
 
-def attend(module: MultiHeadAttention, x: Tensor, positions: Tensor, sight: Sight) -> Tensor:
+def attend(module: MultiHeadAttention, x: Tensor, positions: Tensor, attention_mask: AttentionMask) -> Tensor:
     """(N, D) -> (N, D); positions (2 * longest - 1, D) are those of the longest utterance, shared by all."""
     with no_float16(x.device.type):
         projected = _project(module, x, positions)
-        if sight.hidden is not None:
-            out = _together(module, projected, sight.hidden, sight.packing)
+        if attention_mask.hidden is not None:
+            out = _together(module, projected, attention_mask.hidden, attention_mask.packing)
         else:
-            parts = projected.split(sight.packing.lengths)
-            out = torch.cat([_one(module, part, sight.context) for part in parts])
+            parts = projected.split(attention_mask.packing.lengths)
+            out = torch.cat([_one(module, part, attention_mask.context) for part in parts])
         return module.linear_out(out)
 
 

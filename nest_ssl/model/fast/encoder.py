@@ -9,7 +9,7 @@ from nest_ssl.model.conformer.encoder import ConformerEncoder, dropped_or_scaled
 from nest_ssl.model.conformer.feed_forward import ConformerFeedForward
 from nest_ssl.model.conformer.layer import ConformerLayer
 from nest_ssl.model.conformer.positions import RelPositionalEncoding
-from nest_ssl.model.fast.attention import Sight, attend
+from nest_ssl.model.fast.attention import AttentionMask, attend
 from nest_ssl.model.fast.convolution import Gaps, convolve, mix_channels
 from nest_ssl.model.fast.dropout import drop
 from nest_ssl.model.fast.packing import Packing
@@ -20,12 +20,12 @@ def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tenso
     layers: list[ConformerLayer] = list(encoder.layers)  # type: ignore[arg-type]
     context = encoder.context()
     x, positions = _positioned(encoder, x, packing)
-    sight = Sight.of(context, packing)
+    attention_mask = AttentionMask.of(context, packing)
     gaps = Gaps(packing, layers[0].conv.depthwise_conv.context)
     for probability, layer in zip(encoder.drop_probabilities, layers, strict=True):
         rows = wanted if layer is layers[-1] else None
         skipped = x if rows is None else x.index_select(0, rows)
-        x = _layer(layer, x, positions, sight, gaps, rows, padding_counts)
+        x = _layer(layer, x, positions, attention_mask, gaps, rows, padding_counts)
         if encoder.training and probability > 0:
             x = dropped_or_scaled(x, skipped, probability)
     return x if encoder.out_proj is None else encoder.out_proj(x)
@@ -50,14 +50,14 @@ def _layer(
     layer: ConformerLayer,
     x: Tensor,
     positions: Tensor,
-    sight: Sight,
+    attention_mask: AttentionMask,
     gaps: Gaps,
     rows: Tensor | None,
     padding_counts: bool,
 ) -> Tensor:
     """(N, D) -> (N, D), or only the given rows of it: what follows the convolution looks at one frame at a time."""
     x = torch.add(x, _feed_forward(layer.feed_forward1, layer.norm_feed_forward1(x), layer.dropout), alpha=0.5)
-    attended = attend(layer.self_attn, layer.norm_self_att(x), positions, sight)
+    attended = attend(layer.self_attn, layer.norm_self_att(x), positions, attention_mask)
     x = x + drop(attended, layer.dropout)
     convolved = convolve(layer.conv, layer.norm_conv(x), gaps, padding_counts)
     if rows is not None:

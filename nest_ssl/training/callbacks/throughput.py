@@ -27,7 +27,7 @@ _NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
-class Spent:
+class TimeBreakdown:
     """Batches trained in a stretch of a run, their audio, and the seconds that each activity took.
 
     Of several processes (`over_processes`): the batches and seconds of one, the audio of all.
@@ -43,7 +43,7 @@ class Spent:
     between: float = 0.0  # logging, callbacks, copies to the device
     sample_rate: int = 16000
 
-    def since(self, earlier: Spent) -> Spent:
+    def since(self, earlier: TimeBreakdown) -> TimeBreakdown:
         """The part that came after `earlier`."""
         return replace(
             self,
@@ -57,11 +57,11 @@ class Spent:
             between=self.between - earlier.between,
         )
 
-    def plus(self, more: Spent) -> Spent:
+    def plus(self, more: TimeBreakdown) -> TimeBreakdown:
         """This stretch and another one."""
-        return self.since(Spent().since(more))
+        return self.since(TimeBreakdown().since(more))
 
-    def over_processes(self, trainer: Trainer) -> Spent:
+    def over_processes(self, trainer: Trainer) -> TimeBreakdown:
         """What all processes did in this stretch: their audio together, and the wait of the one that waited longest.
 
         The others wait for that one within their steps, where it looks like work.
@@ -117,7 +117,7 @@ class Throughput(Callback):
     """Logs `audio_seconds_per_second`, `data_wait_share` and `padding_efficiency` as often as the trainer logs."""
 
     def __init__(self, sample_rate: int, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.total = Spent(sample_rate=sample_rate)
+        self.total = TimeBreakdown(sample_rate=sample_rate)
         self._clock = clock
         self.fetch_clock = FetchClock(self)
         self._activity: Activity = "between"
@@ -125,14 +125,14 @@ class Throughput(Callback):
         self._step_done: torch.cuda.Event | None = None
         self._logged = self._warm = self.total
         self._logged_step = 0
-        self._everywhere: Spent | None = None  # what all processes did until the last log, where there are several
-        self._latest: Spent | None = None  # and between the last two
-        self._recent: deque[Spent] = deque([self.total], maxlen=_RECENT_STEPS + 1)
+        self._everywhere: TimeBreakdown | None = None  # of all ranks until the last log, where there are several
+        self._latest: TimeBreakdown | None = None  # and between the last two
+        self._recent: deque[TimeBreakdown] = deque([self.total], maxlen=_RECENT_STEPS + 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._since, self._logged_step = self._clock(), trainer.global_step
         if trainer.world_size > 1:
-            self._everywhere = Spent(sample_rate=self.total.sample_rate)
+            self._everywhere = TimeBreakdown(sample_rate=self.total.sample_rate)
         if trainer.strategy.root_device.type == "cuda":
             self._step_done = torch.cuda.Event()
 
@@ -172,11 +172,11 @@ class Throughput(Callback):
         if self._everywhere is not None:
             self._window(trainer)
 
-    def recent(self) -> Spent:
+    def recent(self) -> TimeBreakdown:
         """How fast the run is now: the last few batches, or what all processes did before the last log."""
         return self.total.since(self._recent[0]) if self._latest is None else self._latest
 
-    def measured(self) -> Spent:
+    def measured(self) -> TimeBreakdown:
         """The run without its first batch, slower than the others; of several processes, up to the last log."""
         return self.total.since(self._warm) if self._everywhere is None else self._everywhere
 
@@ -200,7 +200,7 @@ class Throughput(Callback):
         names = ("audio_seconds_per_second", "data_wait_share", "padding_efficiency")
         pl_module.log_dict({name: getattr(window, name) for name in names}, on_step=True, batch_size=1)
 
-    def _window(self, trainer: Trainer) -> Spent:
+    def _window(self, trainer: Trainer) -> TimeBreakdown:
         """What was done since the last call, by all processes."""
         window, self._logged = self.total.since(self._logged), self.total
         if self._everywhere is not None:

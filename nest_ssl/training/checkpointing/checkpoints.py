@@ -24,7 +24,7 @@ from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFiles
 
 _log = logging.getLogger(__name__)
-_BOOKS = (  # which file is which: put back when one could not be written
+_BOOKKEEPING_FIELDS = (  # which file is which: put back when one could not be written
     *("best_k_models", "best_model_path", "best_model_score", "kth_best_model_path", "kth_value", "current_score"),
     *("last_model_path", "_last_checkpoint_saved", "_last_global_step_saved", "_nemo_of"),
 )
@@ -63,7 +63,7 @@ class RunCheckpoint(ModelCheckpoint):
         self._nemo_of: tuple[int, str] | None = None
         self._trains = False
         self._resumed_from_time: int | None = None  # when what this run continues was written, in ns since 1970
-        self._books: dict[str, Any] = {}  # before what is being written
+        self._bookkeeping: dict[str, Any] = {}  # before what is being written
         self._failure: str | None = None  # why something could not be
 
     @property
@@ -186,8 +186,8 @@ class RunCheckpoint(ModelCheckpoint):
     def _keeping_books(self, trainer: Trainer) -> Iterator[None]:
         """Let the block write; if it could not, everything is as before, and the next occasion tries again."""
         self._settle(trainer)  # what was written in the background
-        self._books = {name: getattr(self, name) for name in _BOOKS}
-        self._books["best_k_models"] = dict(self.best_k_models)
+        self._bookkeeping = {name: getattr(self, name) for name in _BOOKKEEPING_FIELDS}
+        self._bookkeeping["best_k_models"] = dict(self.best_k_models)
         yield
         if not self.files.background:
             self._settle(trainer)
@@ -198,7 +198,7 @@ class RunCheckpoint(ModelCheckpoint):
         if failure is None:
             return
         self._failure = failure
-        for name, value in self._books.items():
+        for name, value in self._bookkeeping.items():
             setattr(self, name, value)
         newest = self.last_model_path or "none"
         if self.settings.on_write_error == "stop":

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn, optim
 
 from nest_ssl.errors import ConfigError, nearest
-from nest_ssl.training.optim.options import read_options
+from nest_ssl.training.optim.known_options import read_options
 
 OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     "adamw": optim.AdamW,

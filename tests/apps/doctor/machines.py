@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nest_ssl.apps.doctor.facts import EXTRAS, Facts
+from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
 
 INSTALLED: dict[str, str | None] = {name: "1.0" for extra in EXTRAS.values() for name in extra.packages}
 _PLAIN = Facts(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nest_ssl.apps.doctor import machine
-from nest_ssl.apps.doctor.facts import EXTRAS, Facts, Gpu
 from nest_ssl.apps.doctor.finding import Finding, gigabytes, would_stop
+from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts, Gpu
 from tests.apps.doctor.machines import INSTALLED, made_up
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"

@@ -13,9 +13,9 @@ import pytest
 import soundfile
 import soxr
 
-from nest_ssl.apps.doctor.facts import Facts, Gpu
 from nest_ssl.apps.doctor.finding import Finding
-from nest_ssl.apps.doctor.plan import Plan, make_plan
+from nest_ssl.apps.doctor.machine_facts import Facts, Gpu
+from nest_ssl.apps.doctor.plan import RunPlan, make_plan
 from nest_ssl.apps.doctor.plan_checks import check_plan, check_shared_memory, workers_with_room
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
@@ -25,7 +25,7 @@ Command = Callable[..., CommandLine]
 LAPTOP = made_up(cores=4, usable_cores=4)
 
 
-def plan(command: CommandLine, facts: Facts = LAPTOP) -> Plan:
+def plan(command: CommandLine, facts: Facts = LAPTOP) -> RunPlan:
     return make_plan(load_config(command), facts)
 
 

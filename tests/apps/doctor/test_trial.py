@@ -13,9 +13,9 @@ from omegaconf import OmegaConf
 from nest_ssl.apps.doctor import trial as trial_module
 from nest_ssl.apps.doctor.bench import Bench, OutOfTime, StartError
 from nest_ssl.apps.doctor.cost import MemoryCost, fit_memory
-from nest_ssl.apps.doctor.diagnosis import Diagnosis, Request, diagnose
-from nest_ssl.apps.doctor.facts import Facts
+from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest, diagnose
 from nest_ssl.apps.doctor.loading import time_loader
+from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import load_train, make_plan
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
@@ -68,7 +68,7 @@ def test_a_model_that_is_too_large_by_itself_is_said_to_be(command: Command) -> 
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_built_is_a_problem_in_the_runs_words(command: Command) -> None:
-    found = diagnose(Request(command("model.encoder.n_heads=3"), lengths=(2.0,)), lambda share, text: None)
+    found = diagnose(DiagnosisRequest(command("model.encoder.n_heads=3"), lengths=(2.0,)), lambda share, text: None)
     assert found.would_stop
     assert any("model.encoder" in finding.found for finding in found.findings if finding.state == "problem")
 
@@ -188,7 +188,7 @@ def told() -> list[str]:
 
 @pytest.fixture
 def diagnosis(command: Command, told: list[str]) -> Diagnosis:
-    request = Request(command("model.train_ds.batch_size=1"), minutes=MINUTES)
+    request = DiagnosisRequest(command("model.train_ds.batch_size=1"), minutes=MINUTES)
     return diagnose(request, lambda share, text: told.append(text))
 
 

@@ -11,26 +11,26 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from nest_ssl.apps.features import Request, Summary, extract
+from nest_ssl.apps.features import ExtractionRequest, Summary, extract
 from nest_ssl.apps.features.utterances import batches_by_duration, unique_names
 from nest_ssl.data.manifest import ManifestEntry
 from nest_ssl.errors import AudioError, NestError
 
 
 @pytest.fixture
-def request_(model_file: Path, audio: list[str], tmp_path: Path) -> Request:
-    return Request(model_file, audio, tmp_path / "features", device="cpu", batch_seconds=2.5)
+def request_(model_file: Path, audio: list[str], tmp_path: Path) -> ExtractionRequest:
+    return ExtractionRequest(model_file, audio, tmp_path / "features", device="cpu", batch_seconds=2.5)
 
 
-def run(request: Request) -> Summary:
+def run(request: ExtractionRequest) -> Summary:
     return extract(request, lambda *news: None)
 
 
-def index(request: Request) -> list[dict[str, Any]]:
+def index(request: ExtractionRequest) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (request.output / "index.jsonl").read_text().splitlines()]
 
 
-def test_every_file_has_its_features_and_a_line_of_the_index(request_: Request) -> None:
+def test_every_file_has_its_features_and_a_line_of_the_index(request_: ExtractionRequest) -> None:
     assert run(request_).written == 4
     lines = index(request_)
     assert [line["source"] for line in lines] == list(request_.inputs)
@@ -43,7 +43,7 @@ def test_every_file_has_its_features_and_a_line_of_the_index(request_: Request) 
         assert line["frames"] == pytest.approx(seconds / 0.08, abs=1)
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(request_: Request) -> None:
+def test_a_stopped_run_goes_on_to_the_same_bits(request_: ExtractionRequest) -> None:
     run(request_)
     whole = {path: path.read_bytes() for path in request_.output.rglob("*.npy")}
     (request_.output / "b" / "x.wav.npy").unlink()
@@ -55,7 +55,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(request_: Request) -> None:
     assert len(index(request_)) == 4
 
 
-def test_inputs_may_grow(request_: Request) -> None:
+def test_inputs_may_grow(request_: ExtractionRequest) -> None:
     """What is new makes batches of its own: nothing that was finished is done again."""
     some = replace(request_, inputs=request_.inputs[::2])
     assert run(some).written == 2
@@ -65,13 +65,13 @@ def test_inputs_may_grow(request_: Request) -> None:
 
 
 @pytest.mark.parametrize("change", [{"layers": "0"}, {"pool": "mean"}, {"dtype": "float16"}, {"numerics": "fast"}])
-def test_other_settings_are_noticed(request_: Request, change: dict[str, Any]) -> None:
+def test_other_settings_are_noticed(request_: ExtractionRequest, change: dict[str, Any]) -> None:
     run(request_)
     with pytest.raises(NestError, match=f"made otherwise: {next(iter(change))} was "):
         run(replace(request_, **change))
 
 
-def test_a_folder_of_other_things_is_left_alone(request_: Request) -> None:
+def test_a_folder_of_other_things_is_left_alone(request_: ExtractionRequest) -> None:
     request_.output.mkdir()
     (request_.output / "thesis.tex").write_text("years of work")
     with pytest.raises(NestError, match="holds other files"):
@@ -79,7 +79,9 @@ def test_a_folder_of_other_things_is_left_alone(request_: Request) -> None:
     assert [path.name for path in request_.output.iterdir()] == ["thesis.tex"]
 
 
-def test_parts_of_a_file_by_manifest_as_pooled_safetensors(request_: Request, tmp_path: Path, audio: list[str]) -> None:
+def test_parts_of_a_file_by_manifest_as_pooled_safetensors(
+    request_: ExtractionRequest, tmp_path: Path, audio: list[str]
+) -> None:
     parts = [{"audio_filepath": audio[3], "offset": offset, "duration": 0.5} for offset in (0.0, 1.0, 1.0)]
     manifest = tmp_path / "parts.json"
     manifest.write_text("".join(json.dumps(part) + "\n" for part in parts))
@@ -93,7 +95,7 @@ def test_parts_of_a_file_by_manifest_as_pooled_safetensors(request_: Request, tm
     assert features.dtype == np.float16
 
 
-def test_bad_audio_is_skipped_and_named_or_stops(request_: Request, tmp_path: Path) -> None:
+def test_bad_audio_is_skipped_and_named_or_stops(request_: ExtractionRequest, tmp_path: Path) -> None:
     (tmp_path / "bad.wav").write_bytes(b"RIFF but no audio")
     with_bad = replace(request_, inputs=[*request_.inputs, str(tmp_path / "bad.wav")])
     summary = run(with_bad)

@@ -12,7 +12,7 @@ import soundfile
 import torch
 
 from nest_ssl.apps.features import Encoder
-from nest_ssl.apps.probing import Request, probe
+from nest_ssl.apps.probing import ProbeRequest, probe
 from nest_ssl.apps.probing.classifier import fit_and_try
 from nest_ssl.apps.probing.examples import Example, folds, split
 from nest_ssl.data.manifest import ManifestEntry
@@ -45,7 +45,7 @@ def two_sounds(first: str, generator: np.random.Generator) -> np.ndarray:
 
 
 def test_random_weights_are_told_from_nothing_learned(model_file: Path, order_manifest: str) -> None:
-    report = probe(Request(model_file, order_manifest, "first", random_seeds=2), lambda *news: None)
+    report = probe(ProbeRequest(model_file, order_manifest, "first", random_seeds=2), lambda *news: None)
     assert (report.labels, report.test, report.folds) == (2, 200, 5)
     assert "random weights" in report.unbeaten
     assert report.verdict.startswith("not shown that it learned: not clearly better than random weights")
@@ -59,7 +59,7 @@ def test_an_encoder_that_was_taught_the_answer_has_learned(tmp_path: Path, order
     model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG, without_dropout).model)
     teach_order(model, steps=120)
     model.save_to(tmp_path / "taught.nemo")
-    report = probe(Request(tmp_path / "taught.nemo", order_manifest, "first", random_seeds=4), lambda *news: None)
+    report = probe(ProbeRequest(tmp_path / "taught.nemo", order_manifest, "first", random_seeds=4), lambda *news: None)
     taught, untrained, log_mel, _ = (contender.accuracy.value for contender in report.contenders)
     assert taught > 0.95 > untrained
     assert log_mel < 0.7
@@ -84,7 +84,7 @@ def teach_order(model: EncDecDenoiseMaskedTokenPredModel, steps: int) -> None:
 
 
 def test_groups_and_a_test_manifest(model_file: Path, order_manifest: str) -> None:
-    request = Request(model_file, order_manifest, "first", group_by="voice", random_seeds=1)
+    request = ProbeRequest(model_file, order_manifest, "first", group_by="voice", random_seeds=1)
     together = probe(request, lambda *news: None)
     assert (together.train, together.test, together.folds) == (200, 200, 5)
     apart = probe(replace(request, test=order_manifest, limit=60), lambda *news: None)
@@ -94,7 +94,7 @@ def test_groups_and_a_test_manifest(model_file: Path, order_manifest: str) -> No
 @pytest.mark.parametrize(("label", "message"), [("frist", "did you mean 'first'"), ("audio_filepath", "no two labels")])
 def test_a_label_that_tells_nothing_is_refused(model_file: Path, order_manifest: str, label: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
-        probe(Request(model_file, order_manifest, label), lambda *news: None)
+        probe(ProbeRequest(model_file, order_manifest, label), lambda *news: None)
 
 
 def test_the_layer_that_knows_is_found_without_looking_at_the_test() -> None:
@@ -143,7 +143,7 @@ def test_a_label_that_no_other_group_has_is_left_out(model_file: Path, order_man
         row["first"] = "neither"  # all of one voice
     manifest = tmp_path / "manifest.json"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    request = Request(model_file, str(manifest), "first", group_by="voice", random_seeds=1)
+    request = ProbeRequest(model_file, str(manifest), "first", group_by="voice", random_seeds=1)
     report = probe(request, lambda *news: None)
     assert (report.labels, report.test, report.left_out) == (3, 70, 10)
 
@@ -170,7 +170,7 @@ def test_a_label_of_one_group_is_refused_before_anything_is_encoded(
         row |= {"speaker": number // 5, "accent": "north" if number < 5 else "south"}
     manifest = tmp_path / "accents.json"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    request = Request(model_file, str(manifest), "accent", test=str(manifest), group_by="speaker")
+    request = ProbeRequest(model_file, str(manifest), "accent", test=str(manifest), group_by="speaker")
     seed = next(seed for seed in range(20) if _leaves_one_label(seed))
     monkeypatch.setattr(Encoder, "encode", lambda *_: pytest.fail("was encoded"))
     with pytest.raises(ManifestError, match="only label 'south' is left to learn from"):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nest_ssl.apps.reference.checked import declared_options
-from nest_ssl.apps.reference.options import REQUIRED, Option, as_yaml
+from nest_ssl.apps.reference.class_options import REQUIRED, Option, as_yaml
 from nest_ssl.apps.reference.schema import DATASET, LHOTSE, Schema
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.checks import CheckedNode

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.descriptions import Section, check, problems
-from nest_ssl.apps.reference.options import Option
 from nest_ssl.apps.reference.pages import PAGES, render, render_pages
 from nest_ssl.apps.reference.schema import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
 from nest_ssl.config.targets import TARGETS

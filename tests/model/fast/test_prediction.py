@@ -202,7 +202,7 @@ def test_attention_of_all_utterances_together_is_the_same(monkeypatch: pytest.Mo
         overrides = [*NOTHING_RANDOM, *OPTIONS[option]]
         one = take_step(build("fast", overrides), batch, torch.float64)
         with monkeypatch.context() as patch:
-            patch.setattr(encoder.Sight, "of", partial(attention.Sight.of, together=True))
+            patch.setattr(encoder.AttentionMask, "of", partial(attention.AttentionMask.of, together=True))
             all_of_them = take_step(build("fast", overrides), batch, torch.float64)
         assert all_of_them.loss == pytest.approx(one.loss, rel=1e-12)
         assert largest_error(one, all_of_them) < 1e-7

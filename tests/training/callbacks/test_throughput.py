@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from nest_ssl.training.callbacks.throughput import Spent, Throughput
+from nest_ssl.training.callbacks.throughput import Throughput, TimeBreakdown
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_lengths_are_read_only_when_somebody_asks() -> None:
             return 32000
 
     device = Device()
-    spent = Spent(samples=device, stepping=1.0).since(Spent())  # type: ignore[arg-type]
+    spent = TimeBreakdown(samples=device, stepping=1.0).since(TimeBreakdown())  # type: ignore[arg-type]
     assert device.read == 0
     assert spent.audio_seconds == 2.0
 

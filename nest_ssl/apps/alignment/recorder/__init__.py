@@ -12,10 +12,10 @@ relative names, and nothing else of nest_ssl. A recording is a folder:
 """
 
 from .callback import FORWARD_OUTPUTS, Recorder, show_messages, total_norm
-from .facts import dtype_name, machine_versions, structure_of
+from .environment import dtype_name, machine_versions, structure_of
 from .folder import FORMAT, RecordedTensors, empty_recording, write_plain, write_step
 from .listener import LayerListener
-from .options import RecorderOptions, RecordingError, parse_steps, require_exact
+from .recording_options import RecorderOptions, RecordingError, parse_steps, require_exact
 
 __all__ = [
     "FORMAT",

@@ -15,10 +15,10 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
-from .facts import machine_versions, structure_of
+from .environment import machine_versions, structure_of
 from .folder import FORMAT, RecordedTensors, empty_recording, write_plain, write_step
 from .listener import GIGABYTE, LayerListener
-from .options import RecorderOptions, RecordingError, require_exact
+from .recording_options import RecorderOptions, RecordingError, require_exact
 
 FORWARD_OUTPUTS = ("log_probs", "encoded_len", "masks", "tokens")
 _log = logging.getLogger("nest_ssl.recorder")

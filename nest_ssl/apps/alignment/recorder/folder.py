@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .options import RecordingError
+from .recording_options import RecordingError
 
 FORMAT = 1
 _LOCK = ".nest_ssl.lock"  # of nest_ssl/folder_lock.py, which is not where NeMo is

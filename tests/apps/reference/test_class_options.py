@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from torch import Tensor
 
-from nest_ssl.apps.reference.options import REQUIRED, Option, as_yaml, of_class, of_dataclass, type_text, united
+from nest_ssl.apps.reference.class_options import REQUIRED, Option, as_yaml, of_class, of_dataclass, type_text, united
 
 
 class Base:
