@@ -14,11 +14,12 @@ from torch.utils.data import Dataset
 
 from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile, ChannelSelector
+from nest_ssl.data.audio.entry import read_entry
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.manifest import Seconds, load_manifest
 from nest_ssl.data.noise import load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
-from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, read_entry, usable
+from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, usable
 from nest_ssl.errors import ManifestError
 
 MOST_SKIPPED_IN_A_ROW = 100  # more than this is not a few bad files but a wrong folder

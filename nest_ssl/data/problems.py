@@ -1,4 +1,4 @@
-"""What can be wrong with the audio of a manifest: every kind, in one place, and the reading that notices it.
+"""Everything that can be wrong with the audio of a manifest: its kinds, and what training does about each.
 
 Training cannot use a broken file. A suspicious one it can, and NeMo does, so by default it is used here too and only
 reported: a healthy set and a suspicious one both give NeMo's numbers.
@@ -7,17 +7,12 @@ reported: a healthy set and a suspicious one both give NeMo's numbers.
 from __future__ import annotations
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from nest_ssl.data.audio import AudioFile, AudioSegment, ChannelSelector
-from nest_ssl.data.audio.opening import FRAMES_UNKNOWN
-from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.data.manifest import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError
 
@@ -46,26 +41,6 @@ class Problem(NamedTuple):
     line: str  # manifest:line
     message: str  # for people, with file and line
     outcome: Outcome = "used"
-
-
-def read_entry(
-    entry: ManifestEntry,
-    *,
-    target_sr: int | None = None,
-    int_values: bool = False,
-    trim: bool = False,
-    channel_selector: ChannelSelector = None,
-    tolerance: Seconds = LENGTH_TOLERANCE,
-    file: AudioFile | None = None,
-) -> tuple[np.ndarray, list[Problem]]:
-    """The samples (S) of one line, and what is suspicious about them; an AudioError says why there are none.
-
-    `file` is the line's file where it is open already.
-    """
-    segment, file_seconds = _segment(entry, file, target_sr, int_values, channel_selector)
-    samples = segment.samples
-    found = suspicions(entry, samples, len(samples) / segment.sample_rate, file_seconds, tolerance)
-    return trim_silence(samples) if trim else samples, found
 
 
 def suspicions(
@@ -148,18 +123,6 @@ def file_name(entry: ManifestEntry) -> str:
     return entry.audio_file if isinstance(entry.audio_file, str) else entry.audio_file[0]
 
 
-def seconds_in_file(file: AudioFile) -> Seconds:
-    """Length of the whole file; NaN where only reading it would tell."""
-    return file.frames / file.sample_rate if 0 <= file.frames < FRAMES_UNKNOWN else math.nan
-
-
-def check_offset(entry: ManifestEntry, file_seconds: Seconds) -> None:
-    """Refuse a part that begins after the end, which libsndfile would call an internal error."""
-    if entry.offset > file_seconds:
-        reason = f"has no samples at offset {entry.offset:g} s: it ends at {file_seconds:.3f} s"
-        raise AudioError(f"{file_name(entry)}: {reason}", "empty")
-
-
 def count_by_kind(kinds: Iterable[str]) -> str:
     """`2 unreadable, 1 silent`, in the order of KINDS."""
     counts = Counter(kinds)
@@ -184,30 +147,3 @@ class ProblemWarnings:
 
 def _is_constant(samples: np.ndarray) -> bool:
     return bool(samples.min() == samples.max())
-
-
-def _segment(
-    entry: ManifestEntry,
-    file: AudioFile | None,
-    target_sr: int | None,
-    int_values: bool,
-    channel_selector: ChannelSelector,
-) -> tuple[AudioSegment, Seconds]:
-    """The entry's part with one channel, and the length of its file."""
-    file_seconds = math.nan
-    if isinstance(entry.audio_file, str):
-        with AudioFile(entry.audio_file) if file is None else nullcontext(file) as opened:
-            file_seconds = seconds_in_file(opened)
-            check_offset(entry, file_seconds)
-            segment = opened.segment(
-                target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
-            )
-    else:
-        segment = AudioSegment.from_file(
-            entry.audio_file, target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
-        )
-    if len(segment.samples) == 0:
-        raise AudioError(f"{file_name(entry)}: has no samples at offset {entry.offset:g} s", "empty")
-    if segment.samples.ndim > 1:
-        raise AudioError(f"{file_name(entry)}: `channel_selector` must leave one channel", "channels")
-    return segment, file_seconds

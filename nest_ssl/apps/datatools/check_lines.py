@@ -9,20 +9,11 @@ from typing import Any, NamedTuple
 from nest_ssl.apps.datatools.line_facts import Header, LineFacts, categories
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.bandwidth import Hertz, measure_bandwidth
+from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
 from nest_ssl.data.audio.loudness import Loudness, measure_loudness
 from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
 from nest_ssl.data.paths import real_name
-from nest_ssl.data.problems import (
-    LENGTH_TOLERANCE,
-    Problem,
-    broken,
-    check_offset,
-    file_name,
-    length_problem,
-    problem,
-    read_entry,
-    seconds_in_file,
-)
+from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, broken, file_name, length_problem, problem
 from nest_ssl.errors import AudioError
 
 

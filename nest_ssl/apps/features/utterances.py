@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from nest_ssl.data.audio import AudioFile, ChannelSelector
+from nest_ssl.data.audio.entry import read_entry, seconds_in_file
 from nest_ssl.data.manifest import ManifestEntry, Seconds, fingerprint, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.problems import file_name, read_entry, seconds_in_file, with_line
+from nest_ssl.data.problems import file_name, with_line
 from nest_ssl.errors import AudioError, ManifestError
 
 MANIFEST_SUFFIXES = (".json", ".jsonl", ".manifest")

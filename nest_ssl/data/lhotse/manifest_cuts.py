@@ -9,11 +9,12 @@ from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Any
 
+from nest_ssl.data.audio.entry import check_offset
 from nest_ssl.data.audio.opening import HIGHEST_RATE, LOWEST_RATE
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
 from nest_ssl.data.manifest import ManifestEntry, line_blocks, parse_rows
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.problems import UnreadablePolicy, check_offset, file_name, with_line
+from nest_ssl.data.problems import UnreadablePolicy, file_name, with_line
 from nest_ssl.data.times import LONGEST, wrong_time
 from nest_ssl.errors import AudioError, ManifestError, one_line
 
