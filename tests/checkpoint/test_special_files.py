@@ -16,10 +16,8 @@ from nest_ssl.checkpoint import SavedModel, write_nemo
 PROGRAM = """
 import json, sys
 from pathlib import Path
-from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.checkpoint import convert, load_lightning_checkpoint, load_nemo, load_safetensors, restore_config
 from nest_ssl.checkpoint.files import read_config, read_model
-from nest_ssl.apps.features.store import file_fingerprint
 from nest_ssl.errors import NestError
 from nest_ssl.training.checkpointing.checkpoint_files import _damage
 readers = {
@@ -30,13 +28,9 @@ readers = {
     "safetensors": load_safetensors,
     "override": lambda path: restore_config(sys.argv[2], path),
     "convert": lambda path: convert(path, Path(sys.argv[1]) / "made.nemo"),
-    "fingerprint": file_fingerprint,
-    "recording": lambda path: Recording(path.parent),
 }
 for path in sorted(Path(sys.argv[1]).rglob("*.*")):
     for name, read in readers.items():
-        if (name == "recording") != (path.name == "metadata.pkl"):
-            continue
         try:
             read(path)
             line = "was read"
@@ -60,13 +54,11 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
         os.mkfifo(folder / f"pipe.{suffix}")
         (folder / f"device.{suffix}").symlink_to("/dev/zero")
         (folder / f"folder.{suffix}").mkdir()
-    (folder / "recording").mkdir()
-    os.mkfifo(folder / "recording" / "metadata.pkl")
     run = subprocess.run([sys.executable, "-c", PROGRAM, folder, model], capture_output=True, text=True, timeout=300)
     assert run.returncode == 0, run.stderr
     found = [json.loads(line) for line in run.stdout.splitlines()]
-    assert {name for _, name, _ in found} >= {"model", "ckpt", "nemo", "safetensors", "override", "damage", "recording"}
+    assert {name for _, name, _ in found} >= {"model", "ckpt", "nemo", "safetensors", "override", "damage"}
     kinds = {"pipe": "is not a regular file (a named pipe)", "device": "is not a regular file (a device)"}
     for path, name, line in found:
-        expected = kinds.get(Path(path).stem, kinds["pipe"] if path.endswith(".pkl") else "is a folder")
+        expected = kinds.get(Path(path).stem, "is a folder")
         assert line == f"{path}: {expected}", (name, line)

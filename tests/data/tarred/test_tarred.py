@@ -19,12 +19,11 @@ import numpy as np
 import pytest
 import torch
 
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import TarredSet, make_tarred_sets
 from nest_ssl.data import AudioNoiseDataset, build_dataloader
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.tarred.shards import expand_paths, share_of, shuffled
 from nest_ssl.errors import AudioError, ConfigError, NestError, ShardError
+from tests.data.tarred.tarred_sets import TarredSet, make_buckets, make_tarred_set
 
 KEY = "model.train_ds"
 SHARDS = 4
@@ -33,15 +32,13 @@ SHARDS = 4
 @pytest.fixture(scope="session")
 def tarred(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> TarredSet:
     """The twelve training utterances, three in each shard."""
-    (made,) = make_tarred_sets(corpus.train_manifest, tmp_path_factory.mktemp("tarred"), TarOptions(num_shards=SHARDS))
-    return made
+    return make_tarred_set(corpus.train_manifest, tmp_path_factory.mktemp("tarred"), SHARDS)
 
 
 @pytest.fixture(scope="session")
 def buckets(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> list[TarredSet]:
     """The same utterances in two buckets, by duration."""
-    folder = tmp_path_factory.mktemp("buckets")
-    return make_tarred_sets(corpus.train_manifest, folder, TarOptions(num_shards=2), buckets=2)
+    return make_buckets(corpus.train_manifest, tmp_path_factory.mktemp("buckets"), 2)
 
 
 @pytest.fixture
