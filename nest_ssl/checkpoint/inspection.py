@@ -6,7 +6,6 @@ believes it about how many bytes stand behind a tensor. Here a pickle is followe
 
 from __future__ import annotations
 
-import _compat_pickle
 import io
 import math
 import pickle
@@ -15,8 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import NoneType
 from typing import IO, Any, ClassVar
 
-import torch
+from nest_ssl.compat import python3_name, python_unpickler, torch_archive
 
+_Unpickler: Any = python_unpickler()  # in Python: the one in C trusts sizes in the file
 LARGEST_PICKLE = 64 * 2**20  # bytes
 DEEPEST = 50  # tables in tables
 LONGEST_INTEGER = 2048  # bits; Python refuses to print one of 4,301 digits
@@ -59,7 +59,7 @@ def inspect_torch_file(file: IO[bytes], more_names: Collection[str] = ()) -> Non
     file.seek(0)
     if magic != _ZIP_MAGIC:
         raise ValueError("it is not the zip archive that torch.save writes")
-    reader = torch._C.PyTorchFileReader(file)  # torch's own, so that no other reading of the archive slips past it
+    reader = torch_archive(file)  # torch's own, so that no other reading of the archive slips past it
     names = reader.get_all_records()
     if _SCRIPT in names:
         raise Refused("it holds a TorchScript program; only tensors and plain values are loaded")
@@ -136,7 +136,7 @@ class _Storage(_Made):
         self.element_bytes = element_bytes
 
 
-class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in the file
+class _Inspector(_Unpickler):
     """Follows a pickle of plain values; no name is looked up, nothing is called."""
 
     names: Collection[str] = ()
@@ -146,8 +146,7 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
         super().__init__(io.BytesIO(content))
 
     def find_class(self, module: str, name: str) -> _Named:
-        module, name = _compat_pickle.NAME_MAPPING.get((module, name), (module, name))
-        full_name = f"{_compat_pickle.IMPORT_MAPPING.get(module, module)}.{name}"
+        full_name = python3_name(module, name)
         if full_name not in self.names:
             raise Refused(f"it holds {full_name}; only tensors and plain values are loaded")
         return _Named(full_name)
@@ -174,7 +173,7 @@ class _Inspector(pickle._Unpickler):  # in Python: the one in C trusts sizes in 
         _check_keys(self.stack[keys])
         load(self)
 
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+    dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
     # Where keys are on the stack, whose part since the last mark is `self.stack`, for all that hash them.
     for _opcode, _keys in (
         (pickle.SETITEM, slice(-2, -1)),

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.checkpoint.config import config_of_values
 from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
 from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.compat import pickled_content
 from nest_ssl.errors import CheckpointError
 
 
@@ -81,7 +82,7 @@ def _plain(value: Any, done: dict[int, Any]) -> Any:
     What is stored once and used many times is converted once (`done`), or a small file could keep us busy for ever.
     """
     if isinstance(value, PickledConfig):
-        value = vars(value).get("_content", vars(value).get("_val"))
+        value = pickled_content(vars(value))
     if not isinstance(value, dict | list):
         return value
     if id(value) not in done:

@@ -17,6 +17,7 @@ from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_clas
 from nest_ssl.checkpoint.safe_load import reading
 from nest_ssl.checkpoint.saved_model import SavedModel
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
+from nest_ssl.compat import root_config
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.model.build import MODEL_KEYS
 from nest_ssl.model.size import check_size
@@ -119,7 +120,7 @@ def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictCo
 def _override_config(override: Path | str | DictConfig) -> DictConfig:
     """A file is read as archives are; an object must not evaluate anything either, since it may come from one."""
     if isinstance(override, DictConfig):
-        whole = override._get_root()  # references may lead out of the node that was given
+        whole = root_config(override)  # references may lead out of the node that was given
         refuse_evaluation(OmegaConf.to_container(whole, resolve=False), "override_config_path")
         model = override.get("model", override)
         return model if isinstance(model, DictConfig) else override

@@ -9,11 +9,11 @@ from pathlib import Path
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from nest_ssl.compat import is_sweep
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.foreign_yaml import checked_sources, refuse_unfolding
 from nest_ssl.config.keys import check_keys
@@ -113,7 +113,7 @@ def _quoted(value: str) -> str | None:
 def _is_one_value(token: str) -> bool:
     """What Hydra reads as a value: not `x=1.ckpt`, nor a path that is not ASCII, nor `x,y` (a sweep)."""
     try:
-        return not OverridesParser.create().parse_override(token).is_sweep_override()
+        return not is_sweep(token)
     except HydraException:
         return False
     except ValueError as error:  # an integer of more digits than Python reads

@@ -15,27 +15,32 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
-from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource as HydrasStructuredSource
-from hydra._internal.sources_registry import SourcesRegistry
-from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, refuse_growth
 from nest_ssl.checkpoint.inspection import DEEPEST
 from nest_ssl.checkpoint.yaml_numbers import odd_number
+from nest_ssl.compat import (
+    hydra_file_name,
+    hydra_file_source,
+    hydra_package_source,
+    hydra_sources,
+    hydra_structured_source,
+)
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.regular_file import open_regular
 
+_FileSource: Any = hydra_file_source()
+_PackageSource: Any = hydra_package_source()
+_StructuredSource: Any = hydra_structured_source()
 _MOST_VALUES = 10_000  # beyond those that are written out: lists of manifests can be long
 _MOST_COPIES = 1000  # of one text in others
 _HYDRAS_OWN = ("pkg://hydra.conf", "structured://")  # its own files, and what was registered in this process
 _REFERENCE = re.compile(r"\$\{[^{}]*?([\w-]*)\]?\}")  # its last word is the name of the key
 
 
-class CheckedFiles(FileConfigSource):
+class CheckedFiles(_FileSource):
     """Hydra's reader of files, for those below one folder, preceded by a look at the file."""
 
     folder: str  # of the configuration: set by `checked_sources`
@@ -45,13 +50,13 @@ class CheckedFiles(FileConfigSource):
         _refuse_elsewhere(self.path, self.folder, f"hydra.searchpath: {path!r}")
 
     def load_config(self, config_path: str) -> ConfigResult:
-        path = Path(self.path) / self._normalize_file_name(config_path)
+        path = Path(self.path) / hydra_file_name(self, config_path)
         _refuse_elsewhere(path, self.folder, f"defaults: {config_path!r}")
         refuse_hostile_yaml(path)
         return super().load_config(config_path)
 
 
-class HydrasOwnPackage(ImportlibResourcesConfigSource):
+class HydrasOwnPackage(_PackageSource):
     """Hydra's reader of files in packages, for its own: to find a package, Python runs it."""
 
     def __init__(self, provider: str, path: str) -> None:
@@ -59,7 +64,7 @@ class HydrasOwnPackage(ImportlibResourcesConfigSource):
         super().__init__(provider, path)
 
 
-class StructuredConfigSource(HydrasStructuredSource):  # Hydra looks for a source of this name
+class StructuredConfigSource(_StructuredSource):  # Hydra looks for a source of this name
     """Hydra's reader of what Python modules have registered: none is imported for it."""
 
     def __init__(self, provider: str, path: str) -> None:
@@ -70,8 +75,7 @@ class StructuredConfigSource(HydrasStructuredSource):  # Hydra looks for a sourc
 @contextlib.contextmanager
 def checked_sources(folder: Path) -> Iterator[None]:
     """While this is open, Hydra reads through the classes above and no others, files from this folder alone."""
-    Plugins.instance()  # which fills the registry, once in a process
-    readers = SourcesRegistry.instance().types
+    readers = hydra_sources()
     before = dict(readers)
     files: Any = type("CheckedFiles", (CheckedFiles,), {"folder": str(folder)})
     readers.clear()

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.compat import cpu_multiplies_bf16
+
 _log = logging.getLogger(__name__)
 GLOO_DDP = "ddp_gloo"  # registered by run.py: DDP over gloo, the one backend that PyTorch has on Windows
 FSDP = "fsdp"  # ShardedStrategy
@@ -42,7 +44,7 @@ class Machine:
             cuda_devices=cuda_devices,
             mps=torch.backends.mps.is_available(),
             windows=sys.platform == "win32",
-            bf16=torch.cuda.is_bf16_supported(including_emulation=False) if cuda_devices else _cpu_multiplies_bf16(),
+            bf16=torch.cuda.is_bf16_supported(including_emulation=False) if cuda_devices else cpu_multiplies_bf16(),
         )
 
 
@@ -177,8 +179,3 @@ def processor() -> tuple[str, set[str]]:
             elif key in ("flags", "Features"):
                 flags = set(value.split())
     return name, flags
-
-
-def _cpu_multiplies_bf16() -> bool:
-    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(supported and supported())

@@ -12,6 +12,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
+from nest_ssl.compat import shard_over_all_processes
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -26,7 +27,7 @@ class ShardedStrategy(ModelParallelStrategy):
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
 
     def setup_environment(self) -> None:
-        self._data_parallel_size = self.num_nodes * self.num_processes
+        shard_over_all_processes(self)
         super().setup_environment()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from nest_ssl import compat
 from nest_ssl.checkpoint.model_files import ModelFiles
 from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
 from nest_ssl.data import AudioNoiseBatch
@@ -104,7 +105,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
     def on_validation_epoch_start(self) -> None:
         self._validation_losses = [[] for _ in self.data.validation_loaders]
-        if self._device_mesh is not None and self._statistics is not None:
+        if compat.device_mesh(self) is not None and self._statistics is not None:
             self._statistics.share()  # DDP does so by itself; else a resumed run would measure another loss
 
     @property
@@ -140,7 +141,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         """
         losses, self._losses = self._losses, []
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+        if scaler is not None and compat.unscales_by_itself(optimizer):
             # Lightning leaves that to a fused kernel, but norm and limit are of the true gradients
             scaler.unscale_(optimizer)
         by_norm = gradient_clip_algorithm in (None, "norm")
@@ -158,11 +159,12 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """A checkpoint between two updates holds what every process has of the next one so far."""
-        if self._trainer is not None and self.trainer.fit_loop.epoch_loop._should_accumulate():
+        if compat.attached_trainer(self) is not None and compat.is_accumulating(self.trainer):
             checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        path = (self._trainer.ckpt_path if self._trainer is not None else None) or "the checkpoint"
+        trainer = compat.attached_trainer(self)
+        path = (trainer.ckpt_path if trainer is not None else None) or "the checkpoint"
         refuse_unusable_weights(checkpoint.get("state_dict", {}), self.state_dict(), path)
         refuse_nonfinite_optimizer(checkpoint.get("optimizer_states"), path)
         processes = checkpoint.get("accumulated_gradients")
@@ -182,8 +184,9 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
     def configure_model(self) -> None:
         """Lightning's hook: divide the weights among the processes where the strategy asks for it (`fsdp`)."""
-        if self._device_mesh is not None:
-            shard(self, self._device_mesh["data_parallel"])
+        mesh = compat.device_mesh(self)
+        if mesh is not None:
+            shard(self, mesh["data_parallel"])
 
     def setup(self, stage: str) -> None:
         """Lightning's hook: make the data loaders."""
@@ -191,7 +194,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
     def _attached_data(self) -> NestDataModule:
         """The data module, told of this model's trainer: rank and world size decide what it loads."""
-        self.data.trainer = self._trainer
+        self.data.trainer = compat.attached_trainer(self)
         return self.data
 
     def setup_training_data(self, config: Mapping[str, Any]) -> None:
@@ -212,7 +215,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         config = self.settings.get("optim")
         if not config:
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
-        if self.fast and self._device_mesh is None:  # torch has few such kernels for weights in parts
+        if self.fast and compat.device_mesh(self) is None:  # torch has few such kernels for weights in parts
             config = with_fused_kernel(config)
         optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
         schedule = config.get("sched")

@@ -19,6 +19,7 @@ import numpy as np
 from lhotse.utils import compute_num_samples
 from lhotse.workarounds import gzip_open_robust
 
+from nest_ssl.compat import lhotse_readers, set_lhotse_readers
 from nest_ssl.data.audio.opening import FRAMES_UNKNOWN, audio_errors, open_audio, read_frames
 from nest_ssl.data.tarred.members import check_members, check_shard
 from nest_ssl.errors import AudioError, ManifestError, NestError, one_line
@@ -106,12 +107,12 @@ _OWN_AUDIO, _REGULAR_FILES = OwnAudio(), RegularFiles()
 @contextmanager
 def own_readers() -> Iterator[None]:
     """While this is open, lhotse reads with the classes above; what somebody else has set is kept for them."""
-    before = audio_backends.CURRENT_AUDIO_BACKEND, io_backends.CURRENT_IO_BACKEND
-    audio_backends.CURRENT_AUDIO_BACKEND, io_backends.CURRENT_IO_BACKEND = _OWN_AUDIO, _REGULAR_FILES
+    before = lhotse_readers()
+    set_lhotse_readers(_OWN_AUDIO, _REGULAR_FILES)
     try:
         yield
     finally:
-        audio_backends.CURRENT_AUDIO_BACKEND, io_backends.CURRENT_IO_BACKEND = before
+        set_lhotse_readers(*before)
 
 
 def read_by_us(items: Iterable[Any], name: str) -> Iterator[Any]:

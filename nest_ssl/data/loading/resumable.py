@@ -21,6 +21,7 @@ import torch
 from torch import distributed
 from torch.utils.data import DataLoader, get_worker_info
 
+from nest_ssl.compat import end_workers
 from nest_ssl.data.loading.random_states import (
     RandomStates,
     get_random_states,
@@ -194,7 +195,7 @@ class ResumableLoader(DataLoader[Any]):
             persistent = [_new_epoch(worker.worker_states) for worker in self._workers]
         if state is not None:
             set_random_states(state["random_states"])
-            _end_workers(self._iterator)  # of an iteration that was never used
+            end_workers(self._iterator)  # of an iteration that was never used
             self._iterator = None
             if within_epoch:
                 persistent, dropped = _same_epoch(state["workers"], state["last_worker"])
@@ -270,7 +271,7 @@ class ResumableLoader(DataLoader[Any]):
                     self.between_batches()
                 except BaseException:
                     self.waits_since = None
-                    _end_workers(batches)
+                    end_workers(batches)
                     raise
             before_last = self._before_last
             if self._length() == math.inf:
@@ -400,12 +401,6 @@ class _StartFrom:
             info.dataset.start_after(place[_AFTER])
         else:
             info.dataset.start_from(place)
-
-
-def _end_workers(batches: Any) -> None:
-    """Those of torch's iterator, if it has any."""
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()
 
 
 def _this_process() -> tuple[int, int]:

@@ -11,10 +11,11 @@ import tempfile
 import weakref
 from contextlib import suppress
 from functools import cached_property
-from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 import numpy as np
+
+from nest_ssl.compat import is_starting_a_process
 
 _WORTH_A_FILE = 2**20  # bytes
 
@@ -26,7 +27,7 @@ class SharedArray:
         self.values = values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if get_spawning_popen() is not None and self.values.nbytes >= _WORTH_A_FILE:
+        if is_starting_a_process() and self.values.nbytes >= _WORTH_A_FILE:
             with suppress(OSError):  # no room for temporary files: then a copy
                 return _mapped, (self._file,)
         return SharedArray, (self.values,)

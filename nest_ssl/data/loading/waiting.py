@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data._utils import MP_STATUS_CHECK_INTERVAL
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from nest_ssl.compat import end_workers, worker_batches_class, worker_check_interval, worker_processes
 
+_WorkerBatches: Any = worker_batches_class()
+_CHECK_EVERY = worker_check_interval()  # seconds
 _LISTEN_EVERY = 0.5  # seconds
 
 
-class InterruptibleBatches(_MultiProcessingDataLoaderIter):
+class InterruptibleBatches(_WorkerBatches):
     """Torch's iterator, which asks now and then whether to go on waiting.
 
     It does not hold the loader, which holds it: workers that persist would never be told to end.
@@ -20,7 +21,7 @@ class InterruptibleBatches(_MultiProcessingDataLoaderIter):
 
     while_waiting: Callable[[], None] | None = None  # may raise
 
-    def _try_get_data(self, timeout: float = MP_STATUS_CHECK_INTERVAL) -> Any:
+    def _try_get_data(self, timeout: float = _CHECK_EVERY) -> Any:
         end = time.monotonic() + timeout
         while True:
             left = end - time.monotonic()
@@ -33,7 +34,6 @@ class InterruptibleBatches(_MultiProcessingDataLoaderIter):
 
 def end_hanging_workers(batches: Any) -> None:
     """Tell all workers at once to end: torch waits for each of them for seconds before it does."""
-    for worker in getattr(batches, "_workers", ()):
+    for worker in worker_processes(batches):
         worker.terminate()
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()
+    end_workers(batches)

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from nest_ssl.atomic import atomic_write
+from nest_ssl.compat import is_accumulating
 from nest_ssl.errors import NestError, one_line
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class NonFiniteSteps(Callback):
                     f"step {trainer.global_step}: {self.in_a_row} steps in a row without a finite loss and gradient; "
                     "lower model.optim.lr or use trainer.precision=32" + (f"; see {self.folder}" if self.folder else "")
                 )
-        elif not trainer.fit_loop.epoch_loop._should_accumulate():
+        elif not is_accumulating(trainer):
             self.in_a_row = 0
 
     def _keep(self, trainer: Trainer, batch: Any, loss: Tensor) -> bool:

@@ -13,6 +13,8 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, distributed
 
+from nest_ssl.compat import device_mesh
+
 Gradients = dict[str, Tensor]
 
 
@@ -58,4 +60,4 @@ def put_back(gradients: Mapping[str, Tensor], model: LightningModule) -> None:
 
 
 def _is_divided(model: LightningModule) -> bool:
-    return model._device_mesh is not None
+    return device_mesh(model) is not None

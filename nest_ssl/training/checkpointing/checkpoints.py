@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nest_ssl.atomic import remove_leftovers
 from nest_ssl.checkpoint import SavedModel, load_lightning_checkpoint, write_nemo
+from nest_ssl.compat import monitored_values, restore_loader_position, skips_saving
 from nest_ssl.config.settings import CheckpointSettings
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFiles
@@ -86,12 +87,7 @@ class RunCheckpoint(ModelCheckpoint):
             self.last_model_path = str(trainer.ckpt_path)  # the next `-last` takes its place
             if trainer.is_global_zero:
                 self._resumed_from_time = Path(trainer.ckpt_path).stat().st_mtime_ns
-        loop = trainer.fit_loop
-        if loop._combined_loader_states_to_load and loop._combined_loader is not None:
-            # Lightning forgets where the data stood when a run that counts epochs goes on at the beginning of one.
-            loop._combined_loader._load_state_dicts(loop._combined_loader_states_to_load)
-            loop._combined_loader_states_to_load = []
-            iter(loop._data_fetcher)  # type: ignore[arg-type]  # it has begun already
+        restore_loader_position(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_end(trainer, pl_module)
@@ -179,8 +175,8 @@ class RunCheckpoint(ModelCheckpoint):
             super()._save_last_checkpoint(trainer, monitor_candidates)
 
     def _save_last_if_behind(self, trainer: Trainer) -> None:
-        if self.save_last and not self._should_skip_saving_checkpoint(trainer):
-            self._save_last_checkpoint(trainer, self._monitor_candidates(trainer))
+        if self.save_last and not skips_saving(self, trainer):
+            self._save_last_checkpoint(trainer, monitored_values(self, trainer))
 
     @contextlib.contextmanager
     def _keeping_books(self, trainer: Trainer) -> Iterator[None]:

@@ -20,6 +20,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import FileWriter, SummaryWriter
 
 from nest_ssl.atomic import atomic_write
+from nest_ssl.compat import writer_arguments
 from nest_ssl.errors import one_line
 from nest_ssl.training.loggers.tags import GroupedTags
 
@@ -35,7 +36,7 @@ class PatientTensorBoardLogger(GroupedTags, TensorBoardLogger):
     @rank_zero_experiment
     def experiment(self) -> SummaryWriter:
         if self._experiment is None:
-            self._experiment = _Summaries(self.log_dir, **self._kwargs)
+            self._experiment = _Summaries(self.log_dir, **writer_arguments(self))
         return self._experiment
 
     @rank_zero_only

@@ -9,6 +9,8 @@ from typing import Any
 from lightning.pytorch import Trainer
 from torch.utils.data import DataLoader
 
+from nest_ssl.compat import is_accumulating
+
 
 def steps_in_run(trainer: Trainer, loader: DataLoader | None, schedule: Mapping[str, Any] | None = None) -> int | None:
     """`trainer.max_steps`; else the schedule's own `max_steps`; else what the epochs amount to; None if unknown."""
@@ -32,7 +34,7 @@ def will_log(trainer: Trainer) -> bool:
     """Whether the step that is being taken ends with a line in the logs; a batch that only accumulates does not."""
     every = trainer.log_every_n_steps  # type: ignore[attr-defined]
     due = bool(every) and (trainer.global_step + 1) % every == 0
-    return due and not trainer.fit_loop.epoch_loop._should_accumulate()
+    return due and not is_accumulating(trainer)
 
 
 def optimizer_steps(
