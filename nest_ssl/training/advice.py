@@ -1,20 +1,24 @@
-"""What held a run back, data or compute, and which setting would help on this machine and with this configuration."""
+"""What limits the speed of a run, data or compute, and which setting would help with this machine and configuration."""
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.config.machine import Machine
-from nest_ssl.training.callbacks.throughput import TimeBreakdown
+from nest_ssl.training.callbacks.throughput import Throughput, TimeBreakdown
 
-_FEWEST_BATCHES, _FEWEST_SECONDS = 20, 20.0  # less says nothing
+_log = logging.getLogger(__name__)
+
+_FEWEST_BATCHES, _FEWEST_SECONDS = 20, 20.0  # a shorter run is too short to judge
+_NOTICE_SECONDS = 60.0  # of training, for a notice during the run
 _MUCH_WAITING = 0.10  # of the training time: loading then costs more than any other setting gains
 _MUCH_BETWEEN = 0.05
 _MUCH_VALIDATION = 0.20  # of the whole run
@@ -26,13 +30,13 @@ _MOST_KNOBS = 2
 
 @dataclass(frozen=True)
 class Setup:
-    """The settings that advice depends on, and what the machine has."""
+    """The settings and the hardware that advice depends on."""
 
     gpu: bool
-    cores: int  # for one process of the run
+    cores: int  # for one rank
     processes: int = 1
     bf16: bool = False
-    memory_used: float | None = None  # share of the GPU's, at most
+    memory_used: float | None = None  # the largest share of the GPU's memory that was in use
     exact: bool = True
     precision: str = "32-true"
     batch_size: int | None = None
@@ -47,7 +51,7 @@ class Setup:
 
     @classmethod
     def of(cls, cfg: DictConfig, trainer: Trainer, machine: Machine) -> Setup:
-        """The setup of a run that trains or has just ended."""
+        """Return the setup of a run that trains or has just ended."""
         data: dict[str, Any] = OmegaConf.to_container(cfg.model.train_ds)  # type: ignore[assignment]
         device = trainer.strategy.root_device
         gpu = device.type == "cuda"
@@ -72,10 +76,40 @@ class Setup:
         )
 
 
-def advice(spent: TimeBreakdown, setup: Setup) -> list[str]:
-    """At most three lines: the verdict, then the settings worth changing; none if the run was too short to tell.
+class BottleneckNotice(Callback):
+    """Logs one notice during the run, after the first minute of training that often waited for data."""
 
-    `spent` is what all processes did: the batches of one of them, and the audio of all.
+    def __init__(self, throughput: Throughput, cfg: DictConfig, machine: Machine) -> None:
+        self.throughput = throughput
+        self._cfg, self._machine = cfg, machine
+        self._since = throughput.measured()
+        self._said = False
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._said or not trainer.is_global_zero:
+            return
+        total = self.throughput.measured()
+        seconds, batches = total.training_seconds - self._since.training_seconds, total.batches - self._since.batches
+        if seconds < _NOTICE_SECONDS or batches < _FEWEST_BATCHES:
+            return
+        notice = data_notice(total.since(self._since), Setup.of(self._cfg, trainer, self._machine))
+        self._since, self._said = total, notice is not None
+        if notice:
+            _log.info(notice)
+
+
+def log_advice(throughput: Throughput, cfg: DictConfig, trainer: Trainer, machine: Machine) -> None:
+    """Log what limited the speed of a run that has ended, and what would make the next one faster."""
+    for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):
+        _log.info(line)
+
+
+def advice(spent: TimeBreakdown, setup: Setup) -> list[str]:
+    """Return at most three lines: the bottleneck, then the settings worth changing; none if the run was too short.
+
+    `spent` covers all ranks: the batches of one of them, and the audio of all.
     """
     if spent.batches < _FEWEST_BATCHES or spent.training_seconds < _FEWEST_SECONDS:
         return []
@@ -84,7 +118,7 @@ def advice(spent: TimeBreakdown, setup: Setup) -> list[str]:
 
 
 def data_notice(spent: TimeBreakdown, setup: Setup) -> str | None:
-    """One line if training waits much for its data, with the setting to change; None if it does not."""
+    """Return one line with the setting to change if training often waits for its data; else None."""
     if not _data_is_slow(spent):
         return None
     share, seconds = spent.data_wait_share, spent.training_seconds
@@ -105,7 +139,7 @@ def _verdict(spent: TimeBreakdown) -> str:
 
 
 def _knobs(spent: TimeBreakdown, setup: Setup) -> Iterator[str]:
-    """Settings that would help here, the most worthwhile first."""
+    """Yield the settings that would help here, the most useful first."""
     validation = _validation_share(spent)
     if validation > 0.5:
         yield _less_validation(validation, setup)

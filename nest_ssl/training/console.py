@@ -1,15 +1,16 @@
-"""What a run says to the person who started it, and the silence of the libraries below it."""
+"""What a run prints: its own messages at the start and the end, and of other libraries only what is serious."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from nest_ssl.printable import say
@@ -24,7 +25,7 @@ _NOISY_LOGGERS = ("lightning.pytorch", "lightning.fabric", "torch", "fsspec")
 
 
 class _Lines(logging.Handler):
-    """Plain lines on standard output, through whatever stands for it now (a progress bar prints above itself)."""
+    """Prints plain lines to the present standard output (a progress bar replaces it, to print above itself)."""
 
     def emit(self, record: logging.LogRecord) -> None:
         label = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
@@ -33,7 +34,7 @@ class _Lines(logging.Handler):
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Show this package's messages, from one process of the run, and of other libraries only what is serious."""
+    """Within the block, show this package's messages on rank 0, and of other libraries only errors."""
     ours = logging.getLogger("nest_ssl")
     handler, level, propagate = _Lines(), ours.level, ours.propagate
     ours.addHandler(handler)
@@ -59,8 +60,25 @@ def _set_levels(levels: dict[str, int]) -> None:
         logging.getLogger(name).setLevel(level)
 
 
+class RunClock(Callback):
+    """Remembers when and at which step training began."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._started_at = time.monotonic()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._step, self._started_at = trainer.global_step, time.monotonic()
+
+    def first_step(self, trainer: Trainer) -> int:
+        return trainer.global_step if self._step is None else self._step
+
+    def minutes(self) -> float:
+        return (time.monotonic() - self._started_at) / 60
+
+
 def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None) -> None:
-    """What is about to train, and on what."""
+    """Log the size of the model and the device."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
     trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     _log.info("model: %s parameters, %s of them trainable", _short(parameters), _short(trainable))
@@ -71,15 +89,16 @@ def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None)
         _log.info("resuming from %s", _shown(resume_from))
 
 
-def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], first_step: int, minutes: float) -> None:
-    """Where everything is, and what to type next."""
+def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], clock: RunClock) -> None:
+    """Log where the results are, and what to type next."""
+    first_step = clock.first_step(trainer)
     if trainer.global_step == first_step and experiment.resume_from is not None:
         _log.info(
             "nothing left to train: %s is at step %d; a larger trainer.max_steps trains on, name=NEW starts a new run",
             *(experiment.resume_from.name, first_step),
         )
     else:
-        _log.info("trained %d steps in %.1f min", trainer.global_step - first_step, minutes)
+        _log.info("trained %d steps in %.1f min", trainer.global_step - first_step, clock.minutes())
     checkpoints = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
     for checkpoint in checkpoints:
         if checkpoint.best_model_path:
@@ -96,7 +115,7 @@ def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], f
 
 
 def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[str], last: str) -> str:
-    """The same command, with a later end if this one was reached, and with the checkpoint if it is not looked for."""
+    """Return the same command, with a later end if the end was reached, and with the checkpoint if needed."""
     words = [word for word in command if not word.lstrip("+").startswith("exp_manager.resume_from_checkpoint=")]
     limits = {"trainer.max_steps": trainer.max_steps, "trainer.max_epochs": trainer.max_epochs or -1}
     done = {"trainer.max_steps": trainer.global_step, "trainer.max_epochs": trainer.current_epoch}
@@ -109,7 +128,7 @@ def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[
 
 
 def _schedule_is_over(trainer: Trainer) -> bool:
-    """Whether a longer run would train on at `min_lr`, which is refused (continuation.py)."""
+    """Return whether a longer run would train at `min_lr`, which `Continuation` refuses."""
     schedules = [entry.scheduler for entry in trainer.lr_scheduler_configs]
     ends = [one.max_steps for one in schedules if isinstance(one, WarmupPolicy) and one.ends_at_max_steps]
     return any(end is not None and end <= trainer.global_step for end in ends)
@@ -123,6 +142,6 @@ def _short(count: int) -> str:
 
 
 def _shown(path: Path | str) -> str:
-    """Relative where the file is below the working directory, which is shorter to read and to type."""
+    """Return the path relative to the working directory if it is below it."""
     path = Path(path)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

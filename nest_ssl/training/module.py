@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,13 +17,13 @@ from nest_ssl.checkpoint.model_files import ModelFiles
 from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
 from nest_ssl.data import AudioNoiseBatch
 from nest_ssl.data.lhotse.configured import seed_as_nemo_does
-from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.errors import ConfigError
 from nest_ssl.model import MaskedPrediction
 from nest_ssl.model.batch_norm_statistics import RunningStatistics
 from nest_ssl.model.nest import Nest
 from nest_ssl.training.checkpointing.accumulation import gradients_of_all_processes, own_gradients, put_back
+from nest_ssl.training.checkpointing.epoch_position import agree_on_position
 from nest_ssl.training.datamodule import NestDataModule
 from nest_ssl.training.fsdp import shard
 from nest_ssl.training.optim import (
@@ -32,10 +31,9 @@ from nest_ssl.training.optim import (
     build_scheduler,
     clip_or_drop,
     parameter_groups,
-    steps_in_run,
-    will_log,
     with_fused_kernel,
 )
+from nest_ssl.training.run_length import steps_in_run, will_log
 
 _log = logging.getLogger(__name__)
 
@@ -171,16 +169,11 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self._accumulated = own_gradients(processes, self) if processes else {}
 
     def on_train_start(self) -> None:
-        """Tell the loader what an epoch is: its place in one is part of every checkpoint."""
-        loader = self.trainer.train_dataloader
-        if isinstance(loader, ResumableLoader) and math.isfinite(self.trainer.num_training_batches):
-            loader.batches_per_epoch = int(self.trainer.num_training_batches)
-        if isinstance(loader, ResumableLoader) and loader.behind is not None:
-            count: Any = self.trainer.fit_loop.epoch_loop.batch_progress.current  # by other processes
-            count.ready = count.started = count.processed = count.completed = loader.behind
+        agree_on_position(self.trainer)
         self._statistics = RunningStatistics(self)
-        put_back(self._accumulated, self)
-        self._accumulated = {}
+        if self._accumulated:
+            put_back(self._accumulated, self)
+            self._accumulated = {}
 
     def configure_model(self) -> None:
         """Lightning's hook: divide the weights among the processes where the strategy asks for it (`fsdp`)."""

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import logging
-import signal
 import sys
-import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
-from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.config.command_line import parse_command_line
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, Machine, fit_to_machine
-from nest_ssl.config.settings import ExperimentSettings
+from nest_ssl.config.machine import Adjustment, Machine, fit_to_machine
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
-from nest_ssl.training.advice import Setup, advice
-from nest_ssl.training.callbacks.bottleneck import BottleneckNotice
+from nest_ssl.training.advice import BottleneckNotice, log_advice
 from nest_ssl.training.callbacks.monitor import TrainingMonitor
-from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
 from nest_ssl.training.callbacks.progress import TrainingProgress
-from nest_ssl.training.callbacks.ranks import Ranks, leave_with_the_first_process, lost_process
 from nest_ssl.training.callbacks.stopping import StopOnSignal, Stopped
 from nest_ssl.training.callbacks.throughput import Throughput
-from nest_ssl.training.callbacks.timing import ValidationSchedule
-from nest_ssl.training.checkpointing.checkpoint_files import CheckpointFiles
 from nest_ssl.training.checkpointing.continuation import Continuation
-from nest_ssl.training.checks.preflight import DataPreflight, check_configuration
-from nest_ssl.training.console import announce, conclude, messages
-from nest_ssl.training.dead_loader import dead_loader, told_once
+from nest_ssl.training.checks import DataChecks, check_configuration, keeps_results
+from nest_ssl.training.console import RunClock, announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
-from nest_ssl.training.fsdp import ShardedStrategy
-from nest_ssl.training.run_lock import hold_run_folders
-
-_log = logging.getLogger(__name__)
+from nest_ssl.training.processes import Ranks, leave_with_the_first_process
+from nest_ssl.training.run_folder import hold_run_folders
+from nest_ssl.training.run_length import ValidationSchedule
+from nest_ssl.training.trainer import build_trainer, fit
 
 
 class TrainFunction(Protocol):
-    """What a complete configuration is handed to."""
+    """What `main` calls with the complete configuration."""
 
     def __call__(self, cfg: DictConfig, *, command: Sequence[str]) -> None: ...
 
@@ -59,7 +47,7 @@ def main(
     program: str = "train.py",
     run: TrainFunction | None = None,
 ) -> int:
-    """Train as the command line says; the exit code. What is wrong with the input is one line on standard error."""
+    """Train as the command line says and return the exit code; an error in the input is one line on standard error."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         command = parse_command_line(argv, config_dir, program)
@@ -77,88 +65,66 @@ def main(
         return stopped.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except Exception:  # nobody foresaw it: a bug, which keeps its traceback
+    except Exception:  # a bug, which keeps its traceback
         traceback.print_exc()
         return FAILED
     return 0
 
 
 def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Sequence[str] = ("train.py",)) -> None:
-    """Train the model of a complete, resolved configuration, in NeMo's order: seed, trainer, model, weights, fit."""
+    """Train the model of a complete, resolved configuration.
+
+    The order is NeMo's, because random numbers depend on it: seed, trainer, model, weights, training.
+    """
+    # Configuration: adjust it to this machine, refuse what cannot work
     machine = Machine.here()
     adjustments = fit_to_machine(cfg, machine)
     check_configuration(cfg, command)
-    experiment = _experiment(cfg, adjustments)
+
+    # Experiment: choose the folder and the checkpoint to continue from; nothing is written yet
+    experiment = _plan(cfg, adjustments)
     continuation = None if experiment is None else Continuation(cfg, experiment)
+
+    # Trainer
     _seed(cfg.get("seed"))
-    clock = _Clock()
-    throughput = Throughput(_sample_rate(cfg))
-    every = [clock, *callbacks] if continuation is None else [clock, *callbacks, continuation]
-    trainer = _trainer(cfg, machine, experiment, throughput, every)
+    clock, throughput = RunClock(), Throughput(_sample_rate(cfg))
+    every: list[Callback] = [
+        ValidationSchedule(),
+        DataChecks(cfg),
+        StopOnSignal(),
+        Ranks(),
+        clock,
+        *callbacks,
+        *([] if continuation is None else [continuation]),
+        TrainingMonitor(),
+        *_speed_callbacks(cfg, throughput, machine),
+    ]
+    trainer = build_trainer(cfg, every, experiment, throughput.fetch_clock)
     leave_with_the_first_process(trainer)
+
     with hold_run_folders(experiment if trainer.is_global_zero else None):
+        # Model and weights; its data module makes the loaders when training starts
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-        resume_from = experiment.resume_from if experiment else None
+        resume_from = None if experiment is None else experiment.resume_from
         if continuation is not None:
             continuation.check_weights(model)
         if resume_from is None:  # a checkpoint brings its own weights
             model.maybe_init_from_pretrained_checkpoint(cfg)
+
+        # Training
         announce(trainer, model, resume_from)
-        stopped_by = _fit(trainer, model, resume_from)
-        for line in advice(throughput.measured(), Setup.of(cfg, trainer, machine)):
-            _log.info(line)
+        stopped_by = fit(trainer, model, resume_from)
+
+        # Summary
+        log_advice(throughput, cfg, trainer, machine)
         if experiment is not None:
-            conclude(trainer, experiment, command, clock.first_step(trainer), clock.minutes())
+            conclude(trainer, experiment, command, clock)
     if stopped_by is not None:
         raise stopped_by
 
 
-def _fit(trainer: pl.Trainer, model: pl.LightningModule, resume_from: Path | None) -> BaseException | None:
-    """Train to the end, or until the outside world says stop, which is returned."""
-    try:
-        with told_once():
-            trainer.fit(model, ckpt_path=resume_from)
-    except Stopped as stopped:
-        _log.info("stopped by %s at step %d", stopped.name, trainer.global_step)
-        return stopped
-    except SIGTERMException:  # before the first step
-        return Stopped(signal.SIGTERM)
-    except SystemExit:  # how Lightning ends a run on Ctrl-C, then
-        _log.info("interrupted at step %d", trainer.global_step)
-        return KeyboardInterrupt()
-    except torch.OutOfMemoryError as error:
-        raise NestError(
-            f"the GPU's memory is full at step {trainer.global_step}; lower model.train_ds.batch_size and raise "
-            "trainer.accumulate_grad_batches as much for the same updates, or lower model.train_ds.max_duration"
-        ) from error
-    except RuntimeError as error:
-        lost = dead_loader(error, trainer.global_step) or lost_process(trainer, error)
-        if lost is None:
-            raise
-        raise NestError(lost) from error
-    return None
-
-
-class _Clock(Callback):
-    """Remembers when and at which step training began."""
-
-    def __init__(self) -> None:
-        self._step: int | None = None
-        self._started_at = time.monotonic()
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._step, self._started_at = trainer.global_step, time.monotonic()
-
-    def first_step(self, trainer: pl.Trainer) -> int:
-        return trainer.global_step if self._step is None else self._step
-
-    def minutes(self) -> float:
-        return (time.monotonic() - self._started_at) / 60
-
-
-def _experiment(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | None:
-    """The run's folder; none without an `exp_manager` node or in a trial run, as in NeMo."""
-    if cfg.get("exp_manager") is None or cfg.get("trainer", {}).get("fast_dev_run"):
+def _plan(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | None:
+    if not keeps_results(cfg):
         return None
     node: Any = OmegaConf.to_container(cfg.exp_manager)
     return plan_experiment(node, cfg.get("trainer") or {}, adjustments)
@@ -176,48 +142,17 @@ def _sample_rate(cfg: DictConfig) -> int:
     return OmegaConf.select(cfg, "model.train_ds.sample_rate") or OmegaConf.select(cfg, "model.sample_rate") or 16000
 
 
-def _trainer(
-    cfg: DictConfig,
-    machine: Machine,
-    experiment: Experiment | None,
-    throughput: Throughput,
-    callbacks: Sequence[Callback],
-) -> pl.Trainer:
-    arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
-    strategy = arguments.get("strategy") or "auto"
-    arguments["strategy"] = ShardedStrategy() if strategy == FSDP else strategy
-    arguments.setdefault("enable_model_summary", False)
-    every: list[Callback] = [
-        ValidationSchedule(),
-        DataPreflight(cfg),
-        StopOnSignal(),
-        Ranks(),
-        *callbacks,
-        TrainingMonitor(),
-    ]
-    if arguments.get("profiler") is None:  # one that was asked for measures all of this itself
-        every.extend((throughput, BottleneckNotice(throughput, cfg, machine)))
-        arguments["profiler"] = throughput.fetch_clock
-    if arguments.get("enable_progress_bar", True):
-        every.append(TrainingProgress(throughput))
-    arguments["enable_progress_bar"] = False  # Lightning's own, which starts again with every epoch
-    if GLOO_DDP not in StrategyRegistry:
-        StrategyRegistry.register(GLOO_DDP, DDPStrategy, "DDP over gloo", process_group_backend="gloo")
-    files = experiment.files() if experiment else CheckpointFiles()
-    try:
-        if experiment is not None:
-            every.extend(experiment.callbacks(cfg))
-            arguments["logger"] = False
-            arguments["enable_checkpointing"] = experiment.settings.create_checkpoint_callback
-        else:
-            every.append(NonFiniteSteps(None, ExperimentSettings().max_nonfinite_steps))
-        return pl.Trainer(**arguments, callbacks=every, plugins=[files])
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
+def _speed_callbacks(cfg: DictConfig, throughput: Throughput, machine: Machine) -> Iterator[Callback]:
+    trainer = cfg.get("trainer") or {}
+    if trainer.get("profiler") is None:  # a profiler that the user chose takes the place of `fetch_clock`
+        yield throughput
+        yield BottleneckNotice(throughput, cfg, machine)
+    if trainer.get("enable_progress_bar", True):
+        yield TrainingProgress(throughput)
 
 
 def _last_line(error: NestError) -> str:
-    """The message itself, also of an error that a loader process wrapped into its traceback."""
+    """Return the message itself, also of an error that a worker wrapped into its traceback."""
     line = str(error).strip().splitlines()[-1]
     return line.removeprefix(f"{type(error).__module__}.{type(error).__name__}: ")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.training.callbacks import hung_loader
+from nest_ssl.training.callbacks import stopping
 
 _read = AudioNoiseDataset.read
 
@@ -34,7 +34,7 @@ def read(self: AudioNoiseDataset, *arguments: Any, **options: Any) -> Any:
     return _read(self, *arguments, **options)
 
 
-hung_loader.PATIENCE = float(os.environ.get("MISBEHAVE_PATIENCE", hung_loader.PATIENCE))
+stopping.PATIENCE = float(os.environ.get("MISBEHAVE_PATIENCE", stopping.PATIENCE))
 AudioNoiseDataset.read = read  # type: ignore[method-assign]
 
 if __name__ == "__main__":

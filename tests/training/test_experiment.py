@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from nest_ssl.config.machine import Adjustment
 from nest_ssl.errors import ConfigError, NestError
-from nest_ssl.training import experiment as experiments
+from nest_ssl.training import run_folder
 from nest_ssl.training.experiment import Experiment, ExperimentFolder, plan_experiment
 
 
@@ -176,7 +176,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(experiments, "atomic_write", full)
+    monkeypatch.setattr(run_folder, "atomic_write", full)
     with pytest.raises(NestError, match=r"run: the run's folder cannot be written: \[Errno 28\] No space left"):
         start(plan(explicit_log_dir=str(tmp_path / "run")))
 

@@ -23,7 +23,7 @@ from nest_ssl.data.manifest import Manifest, manifests_in
 from nest_ssl.data.sources import sources
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.model.size import check_size, part_bytes
-from nest_ssl.training.checks.start_checks import check_model
+from nest_ssl.training.checks import check_model
 from nest_ssl.training.experiment import DEFAULT_FOLDER, plan_experiment
 
 _DUMMY = "data/dummy_ssl"

@@ -18,7 +18,7 @@ from nest_ssl.apps.report.preset import ABSENT, Change, changes
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.texts import moment, span, words
 from nest_ssl.config.machine import Adjustment
-from nest_ssl.training.run_files import FILES
+from nest_ssl.training.run_folder import FILES
 
 _MOST_CHANGES = 3  # keys that one row of the starts names
 _MOST_NAMES = 5  # of kept batches

@@ -1,7 +1,7 @@
-"""What training does to the model, in numbers: accuracy, masked share, norms, and how much of the code books is used.
+"""Metrics beyond the loss: accuracy, masked share, norms, and how much of each codebook is used.
 
-Nothing here takes part in training. Sums are kept where the batch is and read when the trainer logs; between that, a
-step pays for one count of its target codes.
+Nothing here changes what is trained. Sums stay on the device and are read when the trainer logs; the only cost of every
+other step is one count of its target codes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from nest_ssl.model import MaskedPrediction
-from nest_ssl.training.callbacks.codebooks import count_codes, coverage, perplexity
-from nest_ssl.training.optim import will_log
+from nest_ssl.training.run_length import will_log
 
 
 @dataclass(frozen=True)
 class Score:
-    """Sums over batches, so that processes can add theirs up."""
+    """Sums over batches, which can be added up over ranks."""
 
-    hits: Tensor | int = 0  # tokens of masked frames that were predicted, over all books
+    hits: Tensor | int = 0  # tokens of masked frames that were predicted, over all codebooks
     tokens: Tensor | int = 0
-    scored: Tensor | int = 0  # frames that the loss looks at
+    scored: Tensor | int = 0  # frames that count in the loss
     frames: Tensor | int = 0  # without padding
 
     @classmethod
     def of(cls, prediction: MaskedPrediction, predicted: Tensor) -> Score:
         counted = prediction.decoded_is_scored  # (...)
-        hits = (predicted == prediction.tokens).sum(dim=-1)  # (...), over books
+        hits = (predicted == prediction.tokens).sum(dim=-1)  # (...), over codebooks
         scored, books = counted.sum(), prediction.tokens.shape[-1]
         return cls((hits * counted).sum(), scored * books, scored, prediction.lengths.sum())
 
@@ -41,7 +40,7 @@ class Score:
         )
 
     def over_processes(self, trainer: Trainer) -> dict[str, float]:
-        """`accuracy` and `masked_share` of what all processes saw; no accuracy where nothing was masked."""
+        """Return `accuracy` and `masked_share` over all ranks; no accuracy where nothing was masked."""
         sums = [torch.as_tensor(value, device=trainer.strategy.root_device) for value in vars(self).values()]
         hits, tokens, scored, frames = trainer.strategy.reduce(torch.stack(sums), reduce_op="sum").tolist()
         accuracy = {"accuracy": hits / tokens} if tokens else {}
@@ -49,23 +48,23 @@ class Score:
 
 
 class TrainingMonitor(Callback):
-    """Logs, as often as the trainer logs, what a step does, and at validation what the code books are used for.
+    """Logs metrics of a step as often as the trainer logs, and the use of the codebooks after each validation.
 
-    `train_accuracy` and `masked_share` are of the batch of that step, as `train_loss` is. The codes that were ever a
-    target are part of the checkpoint.
+    `train_accuracy` and `masked_share` belong to the batch of that step, as `train_loss` does. The counts of all target
+    codes since the first step are part of the checkpoint.
     """
 
     def __init__(self) -> None:
         self._trainer: Trainer | None = None
-        self._seen: Tensor | None = None  # (K, V) how often each code was a target, here since the start
+        self._seen: Tensor | None = None  # (K, V) how often each code was a target on this rank
         self._score: Score | None = None  # of the step that will be logged
-        self._restored: Tensor | None = None  # (K, V) of the checkpoint, for the first process
+        self._restored: Tensor | None = None  # (K, V) of the checkpoint, for rank 0
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         self._trainer = trainer
 
     def state_dict(self) -> dict[str, Any]:
-        """Every process saves, so every one comes here and adds its codes."""
+        """Return the counts of all ranks: every rank takes part in saving."""
         if self._trainer is None or self._seen is None:
             return {}
         return {"codes_seen": _sum(self._trainer, self._seen).cpu()}
@@ -132,7 +131,7 @@ class TrainingMonitor(Callback):
 
 
 def codebook_metrics(targets: Tensor, predicted: Tensor, seen: Tensor) -> dict[str, float]:
-    """The numbers of each code book from counts (K, V): of a validation's targets and predictions, and since ever."""
+    """Return the metrics of each codebook from counts (K, V): targets, predictions, and all targets since step 0."""
     numbers = {
         "target_coverage": coverage(targets),
         "target_perplexity": perplexity(targets),
@@ -147,25 +146,49 @@ def codebook_metrics(targets: Tensor, predicted: Tensor, seen: Tensor) -> dict[s
     }
 
 
+def count_codes(counts: Tensor, tokens: Tensor, counted: Tensor) -> None:
+    """Add to `counts` (K, V) how often each code occurs among the tokens (..., K) of the frames `counted` (...).
+
+    Tokens of other frames are added with weight zero: selecting frames would need host-device synchronisation.
+    """
+    books, codes = counts.shape
+    places = tokens + torch.arange(books, device=tokens.device) * codes  # (..., K) in all codebooks, end to end
+    times = counted.unsqueeze(-1).expand_as(places).to(counts.dtype)
+    counts.view(-1).index_add_(0, places.reshape(-1), times.reshape(-1))
+
+
+def coverage(counts: Tensor) -> Tensor:
+    """Return the share of each codebook's codes that occur at all: (K, V) -> (K)."""
+    return (counts > 0).double().mean(dim=1)
+
+
+def perplexity(counts: Tensor) -> Tensor:
+    """Return exp of the entropy, from 1 to V: the number of codes in use if all were used equally; 0 without counts."""
+    total = counts.sum(dim=1, keepdim=True)
+    share = counts.double() / total.clamp_min(1)
+    entropy = -torch.special.xlogy(share, share).sum(dim=1)
+    return torch.where(total.squeeze(1) > 0, entropy.exp(), 0.0)
+
+
 def weight_norm(model: nn.Module) -> float:
-    """Of all that is trained, also where each process has a part of it."""
+    """Return the norm of all trained weights, also where they are sharded over ranks."""
     norm = get_total_norm([parameter.detach() for parameter in model.parameters() if parameter.requires_grad])
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
 def _left_out(trainer: Trainer, pl_module: Any) -> dict[str, float]:
-    """What all processes had to do without so far, if anything."""
+    """Return how many utterances and batches were skipped so far on all ranks, if any."""
     counts = {name: getattr(pl_module, name) for name in ("skipped_audio", "batches_without_masks")}
     sums = _sum(trainer, torch.tensor(list(counts.values()), device=trainer.strategy.root_device)).tolist()
     return {name: float(count) for name, count in zip(counts, sums, strict=True) if count}
 
 
 def _sum(trainer: Trainer, counts: Tensor) -> Tensor:
-    """Over all processes; a copy, because collectives write into what they are given."""
+    """Return the sum over all ranks; of a copy, because collectives write into their argument."""
     return trainer.strategy.reduce(counts.clone(), reduce_op="sum")
 
 
 def _no_codes(pl_module: Any) -> Tensor:
-    """Counts of nothing (K, V)."""
+    """Return counts (K, V) of zero."""
     quantizer = pl_module.quantizer
     return torch.zeros(quantizer.num_books, quantizer.num_classes, dtype=torch.int64, device=pl_module.device)

@@ -1,7 +1,7 @@
-"""How fast a run trains and what its time goes into, measured without making the GPU wait.
+"""How fast a run trains and where its time goes, measured without host-device synchronisation.
 
 Every moment of training belongs to one activity: waiting for data, a step, validation (with the checkpoints after it),
-or what lies between them. Lengths of audio are summed where the batch is, and read only when they are shown.
+or what lies between them. Lengths of audio are summed on the device of the batch, and read only when they are shown.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
 from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.training.run_length import will_log
 
 Activity = Literal["starting", "waiting", "stepping", "validating", "between"]
-_FETCH = ".train_dataloader_next"  # what Lightning calls asking the loader for a batch
+_SUMMED = ("batches", "samples", "padded_samples", "starting", "waiting", "stepping", "validating", "between")
+_LOGGED = ("audio_seconds_per_second", "data_wait_share", "padding_efficiency")
+_FETCH = ".train_dataloader_next"  # Lightning's name for asking the loader for a batch
 _RECENT_STEPS = 20
 _NOTHING = nullcontext()
 
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Batches trained in a stretch of a run, their audio, and the seconds that each activity took.
+    """The batches trained in a part of a run, their audio, and the seconds that each activity took.
 
-    Of several processes (`over_processes`): the batches and seconds of one, the audio of all.
+    For several ranks (`over_processes`): the batches and seconds of one, the audio of all.
     """
 
     batches: int = 0
-    samples: Tensor | int = 0  # of speech; on the device until somebody asks
+    samples: Tensor | int = 0  # of speech; stays on the device until it is read
     padded_samples: int = 0  # with the padding of the batches
-    starting: float = 0.0  # of an epoch: until its first batch is there
+    starting: float = 0.0  # an epoch: until its first batch is there
     waiting: float = 0.0  # for every other batch
     stepping: float = 0.0
     validating: float = 0.0
@@ -44,27 +47,19 @@ class TimeBreakdown:
     sample_rate: int = 16000
 
     def since(self, earlier: TimeBreakdown) -> TimeBreakdown:
-        """The part that came after `earlier`."""
-        return replace(
-            self,
-            batches=self.batches - earlier.batches,
-            samples=self.samples - earlier.samples,
-            padded_samples=self.padded_samples - earlier.padded_samples,
-            starting=self.starting - earlier.starting,
-            waiting=self.waiting - earlier.waiting,
-            stepping=self.stepping - earlier.stepping,
-            validating=self.validating - earlier.validating,
-            between=self.between - earlier.between,
-        )
+        """Return the part that came after `earlier`."""
+        differences: Any = {name: getattr(self, name) - getattr(earlier, name) for name in _SUMMED}
+        return replace(self, **differences)
 
     def plus(self, more: TimeBreakdown) -> TimeBreakdown:
-        """This stretch and another one."""
-        return self.since(TimeBreakdown().since(more))
+        """Return this part and another one together."""
+        sums: Any = {name: getattr(self, name) + getattr(more, name) for name in _SUMMED}
+        return replace(self, **sums)
 
     def over_processes(self, trainer: Trainer) -> TimeBreakdown:
-        """What all processes did in this stretch: their audio together, and the wait of the one that waited longest.
+        """Return what all ranks did in this part: the sum of their audio, and the longest wait for data of any rank.
 
-        The others wait for that one within their steps, where it looks like work.
+        The other ranks wait for that one within their steps, where the wait looks like computation.
         """
         device = trainer.strategy.root_device
         audio = torch.tensor([int(self.samples), self.padded_samples], device=device)
@@ -91,7 +86,7 @@ class TimeBreakdown:
 
     @property
     def audio_seconds(self) -> float:
-        """Seconds of speech trained on; asking waits for the device."""
+        """Seconds of speech trained on; reading it waits for the device."""
         return int(self.samples) / self.sample_rate
 
     @property
@@ -109,7 +104,7 @@ class TimeBreakdown:
 
     @property
     def padding_efficiency(self) -> float:
-        """Real seconds of audio in a second of the padded batches."""
+        """The share of the padded batches that is speech."""
         return int(self.samples) / max(self.padded_samples, 1)
 
 
@@ -125,8 +120,8 @@ class Throughput(Callback):
         self._step_done: torch.cuda.Event | None = None
         self._logged = self._warm = self.total
         self._logged_step = 0
-        self._everywhere: TimeBreakdown | None = None  # of all ranks until the last log, where there are several
-        self._latest: TimeBreakdown | None = None  # and between the last two
+        self._everywhere: TimeBreakdown | None = None  # with several ranks: of all until the last log
+        self._latest: TimeBreakdown | None = None  # and between the last two logs
         self._recent: deque[TimeBreakdown] = deque([self.total], maxlen=_RECENT_STEPS + 1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -165,7 +160,7 @@ class Throughput(Callback):
             self._log(trainer, pl_module)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.turn_to("validating")  # and saving, until the next batch is asked for
+        self.turn_to("validating")  # and saving, until the next batch is requested
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.turn_to("between")
@@ -173,35 +168,34 @@ class Throughput(Callback):
             self._window(trainer)
 
     def recent(self) -> TimeBreakdown:
-        """How fast the run is now: the last few batches, or what all processes did before the last log."""
+        """Return the speed of the last few batches or, with several ranks, of all ranks between the last two logs."""
         return self.total.since(self._recent[0]) if self._latest is None else self._latest
 
     def measured(self) -> TimeBreakdown:
-        """The run without its first batch, slower than the others; of several processes, up to the last log."""
+        """Return the run without its first batch, which is slow; with several ranks, up to the last log."""
         return self.total.since(self._warm) if self._everywhere is None else self._everywhere
 
     def turn_to(self, activity: Activity) -> None:
-        """The time until now went into the former activity; from now on, this one."""
+        """Add the time until now to the former activity, and begin this one."""
         now = self._clock()
         former = self._activity
         if former in ("starting", "waiting") and self._step_done is not None and not self._step_done.query():
-            former = "stepping"  # the GPU was still at the last step, so nothing waited
+            former = "stepping"  # the GPU was still busy with the last step, so nothing waited
         seconds: Any = {former: getattr(self.total, former) + now - self._since}
         self.total = replace(self.total, **seconds)
         self._activity, self._since = activity, now
 
     def fetch(self) -> None:
-        """A batch is asked for; the first of an epoch counts to its start."""
+        """A batch is requested; the wait for the first of an epoch counts as `starting`."""
         if self._activity != "starting":
             self.turn_to("waiting")
 
     def _log(self, trainer: Trainer, pl_module: LightningModule) -> None:
         window = self._window(trainer)
-        names = ("audio_seconds_per_second", "data_wait_share", "padding_efficiency")
-        pl_module.log_dict({name: getattr(window, name) for name in names}, on_step=True, batch_size=1)
+        pl_module.log_dict({name: getattr(window, name) for name in _LOGGED}, on_step=True, batch_size=1)
 
     def _window(self, trainer: Trainer) -> TimeBreakdown:
-        """What was done since the last call, by all processes."""
+        """Return what all ranks did since the last call."""
         window, self._logged = self.total.since(self._logged), self.total
         if self._everywhere is not None:
             window = self._latest = window.over_processes(trainer)
@@ -210,14 +204,14 @@ class Throughput(Callback):
 
 
 class FetchClock(PassThroughProfiler):
-    """Lightning's way to be told when training asks for a batch and when it has it."""
+    """Learns, as a profiler, when training requests a batch and when it has it: Lightning has no hook for that."""
 
     def __init__(self, throughput: Throughput) -> None:
         super().__init__()
         self._throughput = throughput
 
     def profile(self, action_name: str) -> AbstractContextManager[Any]:  # type: ignore[override]
-        """Lightning wraps every hook of every callback in this, hundreds of times a step; a fetch is not among them."""
+        """Do nothing: Lightning calls this for every hook, hundreds of times a step, and never for a fetch."""
         return _NOTHING
 
     def start(self, action_name: str) -> None:
@@ -227,3 +221,22 @@ class FetchClock(PassThroughProfiler):
     def stop(self, action_name: str) -> None:
         if action_name.endswith(_FETCH):
             self._throughput.turn_to("between")
+
+
+class StepTiming(Callback):
+    """Logs the seconds of a training step, without data loading, under NeMo's name; the mean over ranks."""
+
+    def __init__(self) -> None:
+        self._start = 0.0
+        self._wanted = False
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        self._wanted = will_log(trainer)
+        self._start = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._wanted:
+            seconds, several = time.perf_counter() - self._start, trainer.world_size > 1
+            pl_module.log("train_step_timing in s", seconds, on_step=True, batch_size=1, sync_dist=several)

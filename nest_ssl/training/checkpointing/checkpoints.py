@@ -23,6 +23,7 @@ from nest_ssl.compat import monitored_values, restore_loader_position, skips_sav
 from nest_ssl.config.settings import CheckpointSettings
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFiles
+from nest_ssl.training.checkpointing.epoch_position import keep_epoch_unfinished
 
 _log = logging.getLogger(__name__)
 _BOOKKEEPING_FIELDS = (  # which file is which: put back when one could not be written
@@ -113,16 +114,7 @@ class RunCheckpoint(ModelCheckpoint):
             self.files.settle()  # without a word to the other processes, which may be gone
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """A run that ends within an epoch has not finished it, though Lightning says so; a longer one goes on there."""
-        epochs, batches = trainer.fit_loop.epoch_progress.current, trainer.fit_loop.epoch_loop.batch_progress.current
-        ended = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch  # known also where the number is not
-        within = 0 < batches.completed < trainer.num_training_batches and not ended
-        if within and epochs.completed == epochs.ready:
-            counted = checkpoint["loops"]["fit_loop"]["epoch_progress"]
-            for counts in (counted["total"], counted["current"]):
-                counts["processed"] -= 1
-                counts["completed"] -= 1
-            checkpoint["epoch"] -= 1
+        keep_epoch_unfinished(trainer, checkpoint)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)

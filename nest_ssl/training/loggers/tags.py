@@ -1,6 +1,6 @@
-"""Names of numbers in loggers: groups that belong together on the screen.
+"""Names of metrics in loggers, which show them in groups.
 
-Within a run a number has the name that `monitor` of a checkpoint takes (`val_accuracy`); TensorBoard, W&B and MLflow
+Within a run a metric has the name that `monitor` of a checkpoint takes (`val_accuracy`); TensorBoard, W&B and MLflow
 show it in a group (`val/accuracy`). NeMo's names stay as they are: `train_loss`, `val_loss`, `learning_rate`.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-
-from lightning.pytorch.loggers import MLFlowLogger, WandbLogger
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -33,27 +31,19 @@ _TAG_OF_BOOK = re.compile(r"codebook/(?P<number>\w+)_(?P<book>\d+)")
 
 
 def tag_of(name: str) -> str:
-    """`val_accuracy` -> `val/accuracy`, `codebook_0/target_coverage` -> `codebook/target_coverage_0`; others stay."""
+    """Return `val/accuracy` for `val_accuracy`, `codebook/target_coverage_0` for `codebook_0/target_coverage`, ..."""
     book = _NAME_OF_BOOK.fullmatch(name)
     return f"codebook/{book['number']}_{book['book']}" if book else _TAGS.get(name, name)
 
 
 def name_of(tag: str) -> str:
-    """The way back; a tag of a run that was logged before there were groups is the name itself."""
+    """Return the name of a tag; runs of older versions have no groups, so there the tag is the name."""
     book = _TAG_OF_BOOK.fullmatch(tag)
     return f"codebook_{book['book']}/{book['number']}" if book else _NAMES.get(tag, tag)
 
 
 class GroupedTags(_Logger):
-    """For a logger of Lightning, before it among the bases: logs each number in its group."""
+    """A base class that goes before a logger of Lightning: it logs each metric in its group."""
 
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         super().log_metrics({tag_of(name): value for name, value in metrics.items()}, step)  # type: ignore[safe-super]
-
-
-class GroupedWandbLogger(GroupedTags, WandbLogger):
-    """W&B, in groups."""
-
-
-class GroupedMLFlowLogger(GroupedTags, MLFlowLogger):
-    """MLflow, in groups."""

@@ -4,7 +4,6 @@ from nest_ssl.training.optim.clipping import clip_or_drop
 from nest_ssl.training.optim.optimizers import build_optimizer, parameter_groups, with_fused_kernel
 from nest_ssl.training.optim.schedulers import build_scheduler
 from nest_ssl.training.optim.schedules import NoamAnnealing
-from nest_ssl.training.optim.steps import steps_in_run, will_log
 
 __all__ = [
     "NoamAnnealing",
@@ -12,7 +11,5 @@ __all__ = [
     "build_scheduler",
     "clip_or_drop",
     "parameter_groups",
-    "steps_in_run",
-    "will_log",
     "with_fused_kernel",
 ]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.training.callbacks.codebooks import count_codes, coverage, perplexity
+from nest_ssl.training.callbacks.monitor import count_codes, coverage, perplexity
 
 
 @given(

@@ -13,11 +13,11 @@ from tests.waiting import PATIENCE
 
 SCRIPT = """
 import signal, time
-from nest_ssl.training.callbacks import hung_loader
-hung_loader.PATIENCE = 1.0
+from nest_ssl.training.callbacks import stopping
+stopping.PATIENCE = 1.0
 signal.signal(signal.{name}, lambda *_: None)
 since = time.monotonic() if {waits} else None
-watch = hung_loader.HungLoaderWatch(lambda: since)
+watch = stopping.HungLoaderWatch(lambda: since)
 signal.raise_signal(signal.{name})
 time.sleep({seconds})
 watch.close()
@@ -46,11 +46,11 @@ def test_a_step_may_take_as_long_as_it_needs() -> None:
 def test_forked_workers_neither_keep_the_watch_open_nor_trip_it() -> None:
     script = """
 import os, signal, time
-from nest_ssl.training.callbacks import hung_loader
-hung_loader.PATIENCE = 1.0
+from nest_ssl.training.callbacks import stopping
+stopping.PATIENCE = 1.0
 signal.signal(signal.SIGTERM, lambda *_: None)
 since = time.monotonic()
-watch = hung_loader.HungLoaderWatch(lambda: since)
+watch = stopping.HungLoaderWatch(lambda: since)
 worker = os.fork()
 if worker == 0:
     signal.raise_signal(signal.SIGTERM)

@@ -7,7 +7,9 @@ import lightning.pytorch as pl
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from nest_ssl.training.callbacks.timing import RunTimer, StepTiming, ValidationSchedule
+from nest_ssl.training.callbacks.stopping import RunTimer
+from nest_ssl.training.callbacks.throughput import StepTiming
+from nest_ssl.training.run_length import ValidationSchedule
 
 
 class Validations(Callback):

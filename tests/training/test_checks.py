@@ -12,14 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.errors import ConfigError
 from nest_ssl.testing import manifests_of
-from nest_ssl.training.checks import preflight
-from nest_ssl.training.checks.preflight import check_configuration
-from nest_ssl.training.checks.start_checks import check_model
+from nest_ssl.training import checks as run_checks
+from nest_ssl.training.checks import check_configuration, check_model
 from nest_ssl.training.run import main
 from tests.parity.variants import CONFIG as PARITY_CONFIG
 from tests.parity.variants import VARIANTS
 
-CONFIG = Path(__file__).resolve().parents[3] / "config"
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 POOLED = [f"model.encoder.reduction{option}" for option in ("=pooling", "_position=0", "_factor=2")]
 
 
@@ -35,15 +34,15 @@ def _refuses(*_: object) -> Iterator[str]:
 def test_a_warning_that_two_checks_agree_on_is_said_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "CONFIGURATION_CHECKS", [_warns, _warns])
+    monkeypatch.setattr(run_checks, "CONFIGURATION_CHECKS", [_warns, _warns])
     with caplog.at_level(logging.WARNING, "nest_ssl"):
         check_configuration(OmegaConf.create(), [])
     assert [record.getMessage() for record in caplog.records] == ["the data is odd"]
 
 
 def test_only_the_first_process_warns(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "CONFIGURATION_CHECKS", [_warns])
-    monkeypatch.setattr(preflight.rank_zero_only, "rank", 1)
+    monkeypatch.setattr(run_checks, "CONFIGURATION_CHECKS", [_warns])
+    monkeypatch.setattr(run_checks.rank_zero_only, "rank", 1)
     check_configuration(OmegaConf.create(), [])
     assert not caplog.records
 
@@ -53,7 +52,7 @@ def test_a_refused_run_says_one_line_and_writes_nothing(
     checks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = make_dummy_corpus(tmp_path / "data", train=4, val=2, noise=2)
-    monkeypatch.setattr(preflight, checks, [_refuses])
+    monkeypatch.setattr(run_checks, checks, [_refuses])
     monkeypatch.chdir(tmp_path)
     noise = f"model.validation_ds.noise_manifest={corpus.noise_manifest}"
     assert main(["--config-name", "nest_tiny", *manifests_of(corpus), noise], config_dir=CONFIG) == 2

@@ -14,7 +14,7 @@ from nest_ssl.shell import quoted
 from nest_ssl.testing import manifests_of
 from nest_ssl.training.run import main
 
-CONFIG = Path(__file__).resolve().parents[3] / "config"
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 SMALL = [
     *("model.encoder.n_layers=1", "model.encoder.d_model=16", "model.encoder.n_heads=2", "model.num_classes=32"),
     *("model.encoder.subsampling_conv_channels=8", "trainer.max_steps=1", "model.validation_ds.noise_manifest=null"),

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
 
 from nest_ssl.config.machine import Machine
-from nest_ssl.training.callbacks.bottleneck import BottleneckNotice
+from nest_ssl.training.advice import BottleneckNotice
 from nest_ssl.training.callbacks.throughput import Throughput
 
 CFG = OmegaConf.create({"model": {"train_ds": {"batch_size": 8, "num_workers": 1, "prefetch_factor": 2}}})
@@ -30,19 +29,3 @@ def test_a_minute_of_waiting_is_worth_one_line(
     lines = [line for line in caplog.messages if line.startswith("data is the bottleneck")]
     assert len(lines) == said
     assert all("to speed up: model.train_ds." in line for line in lines)
-
-
-def test_full_memory_is_one_line_that_says_what_to_lower() -> None:
-    import torch
-
-    from nest_ssl.errors import NestError
-    from nest_ssl.training.run import _fit
-
-    class Trainer:
-        global_step = 7
-
-        def fit(self, model: Any, ckpt_path: Path | None) -> None:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-
-    with pytest.raises(NestError, match=r"^the GPU's memory is full at step 7; lower model.train_ds.batch_size and"):
-        _fit(Trainer(), None, None)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from nest_ssl.errors import ConfigError
 from nest_ssl.training.experiment import plan_experiment
-from nest_ssl.training.run_files import ENVIRONMENT, set_earlier_files_aside
+from nest_ssl.training.run_folder import ENVIRONMENT, set_earlier_files_aside
 from tests.training.test_experiment import start
 
 FOREIGN = {"thesis.tex": "years of work", ".bashrc": "alias ll", "hparams.yaml": "mine", "notes.json": "{}"}

@@ -10,10 +10,10 @@ import pytest
 from nest_ssl.data.dummy import DummyCorpus, is_generated, make_dummy_corpus
 from nest_ssl.errors import ConfigError
 from nest_ssl.testing import small_config
-from nest_ssl.training.checks.start_checks import check_generated_data, check_validation
+from nest_ssl.training.checks import check_generated_data, check_validation
 from nest_ssl.training.run import main
 
-CONFIG = Path(__file__).resolve().parents[3] / "config"
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 VALIDATION = "model.validation_ds.manifest_filepath"
 SMALL = [
     *("model.encoder.n_layers=1", "model.encoder.d_model=16", "model.encoder.n_heads=2", "model.num_classes=32"),

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.training.callbacks.timing import ValidationSchedule
-from nest_ssl.training.checks import preflight
-from nest_ssl.training.checks.preflight import DataPreflight
-from nest_ssl.training.checks.run_length import check_length
+from nest_ssl.training import checks
+from nest_ssl.training.checks import DataChecks, check_length
+from nest_ssl.training.run_length import ValidationSchedule
 
 
 class Counts(Callback):
@@ -38,13 +37,13 @@ def _cfg(**optim: Any) -> DictConfig:
 @pytest.fixture
 def warned(fit: Any, regression: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Train a layer for real; what the run warned of, and what it then did."""
-    monkeypatch.setattr(preflight, "DATA_CHECKS", [check_length])
+    monkeypatch.setattr(checks, "DATA_CHECKS", [check_length])
 
     def warned(cfg: DictConfig, samples: int = 6, **trainer: Any) -> tuple[list[str], Counts]:
         caplog.clear()
         counts = Counts()
         with caplog.at_level(logging.WARNING, "nest_ssl"):
-            fit(regression(samples=samples), callbacks=[ValidationSchedule(), DataPreflight(cfg), counts], **trainer)
+            fit(regression(samples=samples), callbacks=[ValidationSchedule(), DataChecks(cfg), counts], **trainer)
         return [record.getMessage() for record in caplog.records], counts
 
     return warned

@@ -12,7 +12,7 @@ from nest_ssl.data.lhotse.cut_batches import CutBatches
 from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.data.lhotse.cut_sets import CutSource
 from nest_ssl.errors import ConfigError
-from nest_ssl.training.callbacks.unknown_length import check_limits
+from nest_ssl.training.run_length import check_limits
 
 
 def trainer(**options: Any) -> pl.Trainer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nest_ssl.training.dead_loader import dead_loader
+from nest_ssl.training.processes import dead_worker
 
 
 @pytest.mark.parametrize(
@@ -26,11 +26,11 @@ from nest_ssl.training.dead_loader import dead_loader
     ],
 )
 def test_the_cause_and_what_to_do_are_named(message: str, expected: str) -> None:
-    line = dead_loader(RuntimeError(message), 7)
+    line = dead_worker(RuntimeError(message), 7)
     assert line is not None
     assert expected in line
     assert line.endswith("; the same command goes on from the last checkpoint")
 
 
 def test_other_errors_are_left_alone() -> None:
-    assert dead_loader(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 7) is None
+    assert dead_worker(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 7) is None

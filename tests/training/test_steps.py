@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from nest_ssl.training.optim import steps_in_run
+from nest_ssl.training.run_length import steps_in_run
 
 
 class Model(pl.LightningModule):

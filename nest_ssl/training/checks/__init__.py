@@ -1,1 +1,0 @@
-"""Checks of configuration and data before the first step."""
