@@ -15,7 +15,7 @@ import runpy
 import sys
 from pathlib import Path
 
-NEEDED = Path("nest_ssl", "alignment", "nemo_side.py")
+NEEDED = Path("nest_ssl", "apps", "alignment", "nemo_side.py")
 
 
 def find_nemo_side() -> Path:
