@@ -50,7 +50,7 @@ def test_missing_data_is_exit_code_1_and_says_what_to_do(run: Callable[..., Resu
     assert done.exit_code == 1
     assert "Training cannot start: 2 problems" in done.stdout
     assert "nest-ssl data make-dummy" in done.stdout
-    assert "No trial: without data" in done.stdout
+    assert "No trial: the data cannot be read" in done.stdout
 
 
 @pytest.mark.usefixtures("data")

@@ -1,4 +1,4 @@
-"""All of it together: the machine, the configuration, the trial."""
+"""`nest-ssl doctor`: check the machine and a configuration, run the trial, and collect the results."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.apps.doctor.codecs import check_codecs
 from nest_ssl.apps.doctor.disk import check_data_disk, check_experiment_disk, check_space
 from nest_ssl.apps.doctor.finding import Finding, would_stop
-from nest_ssl.apps.doctor.machine import check_machine
+from nest_ssl.apps.doctor.machine import check_codecs, check_machine
 from nest_ssl.apps.doctor.machine_facts import Facts
-from nest_ssl.apps.doctor.plan import RunPlan, make_plan
-from nest_ssl.apps.doctor.plan_checks import check_plan
+from nest_ssl.apps.doctor.plan import RunPlan, check_plan, make_plan
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.apps.quiet import quiet_libraries
 from nest_ssl.config.command_line import CommandLine
@@ -26,18 +24,18 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """What is asked."""
+    """The options of `nest-ssl doctor`."""
 
     command: CommandLine
-    own_folder: Path | None = None  # of configurations, where it is not the project's
+    own_folder: Path | None = None  # folder of configurations, if not the project's
     trial: bool = True
     minutes: float = 2.0
-    lengths: tuple[float, ...] = ()  # seconds of clips to try, in place of those of the data
+    lengths: tuple[float, ...] = ()  # seconds; by default the lengths of the data
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found; `no_trial` is why nothing was measured."""
+    """The results; `no_trial` is the reason why there was no trial."""
 
     request: DiagnosisRequest
     facts: Facts
@@ -55,7 +53,7 @@ class Diagnosis:
         return would_stop(self.findings)
 
     def train_command(self) -> str:
-        """What to type: the same configuration with what is recommended."""
+        """Return the command that trains this configuration with the recommended values."""
         chosen = self.trial.overrides if self.trial else []
         keys = {override.partition("=")[0] for override in chosen}
         command = self.request.command
@@ -64,7 +62,7 @@ class Diagnosis:
         return as_typed(["nest-ssl train", *folder, "--config-name", command.config_name, *own, *chosen])
 
     def as_dict(self) -> dict[str, Any]:
-        """For other programs; sizes in bytes, times in seconds."""
+        """Return the results for `--json`; sizes in bytes, times in seconds."""
         return {
             "schema": SCHEMA,
             "config_name": self.request.command.config_name,
@@ -79,10 +77,13 @@ class Diagnosis:
         }
 
 
-def diagnose(request: DiagnosisRequest, tell: Callable[[float, str], None]) -> Diagnosis:
-    """Look at everything; only a configuration that cannot be composed is an error."""
+def diagnose(request: DiagnosisRequest, progress: Callable[[float, str], None]) -> Diagnosis:
+    """Run all checks and the trial; raise an error only if the configuration cannot be composed.
+
+    `progress` gets the share of the time that has passed, and what is being measured.
+    """
     cfg = load_config(request.command)
-    tell(0.0, "looking at the machine")
+    progress(0.0, "checking the machine")
     with quiet_libraries(logging.CRITICAL):
         facts = Facts.here()
         machine = [*check_machine(facts), check_codecs()]
@@ -91,7 +92,7 @@ def diagnose(request: DiagnosisRequest, tell: Callable[[float, str], None]) -> D
         reason = _why_no_trial(request, plan)
         if reason:
             return Diagnosis(request, facts, machine, configuration, None, reason)
-        report = run_trial(plan, facts, 60 * request.minutes, request.lengths, tell)
+        report = run_trial(plan, facts, 60 * request.minutes, request.lengths, progress)
         return Diagnosis(request, facts, machine, configuration, report)
 
 
@@ -103,11 +104,11 @@ def _disks(plan: RunPlan) -> list[Finding]:
 
 def _why_no_trial(request: DiagnosisRequest, plan: RunPlan) -> str:
     if not request.trial:
-        return "not asked for"
+        return "switched off (--no-trial)"
     if not plan.model_is_usable:
         return "the model cannot be built"
     if not plan.data_is_usable and not request.lengths:
-        return "without data there is nothing to measure by; give lengths of clips to try (--buckets 5,10,20)"
+        return "the data cannot be read, so no lengths are known; give lengths to try (--buckets 5,10,20)"
     return ""
 
 

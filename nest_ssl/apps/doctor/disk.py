@@ -1,4 +1,4 @@
-"""How fast the disks are that a run reads from and writes to, and whether its checkpoints will fit."""
+"""Checks of the disks: speed of the run's folder and of the data, and free space for the checkpoints."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SLOW = 50e6  # bytes a second: a checkpoint of Large then takes half a minute
 
 @dataclass(frozen=True)
 class Rate:
-    """Bytes moved and how long that took."""
+    """Bytes that were read or written, and the time that it took."""
 
     bytes: int
     seconds: float
@@ -36,7 +36,7 @@ class Rate:
 
 
 def check_space(folder: Path, needed: int) -> Finding:
-    """Room for the checkpoints of a run in `folder`, which need not exist yet."""
+    """Check the free space for the checkpoints of a run in `folder`, which need not exist yet."""
     try:
         free = shutil.disk_usage(existing_parent(folder)).free
     except OSError as error:
@@ -53,7 +53,7 @@ def check_space(folder: Path, needed: int) -> Finding:
 
 
 def check_experiment_disk(folder: Path) -> Finding:
-    """Write to where the run will write, and read it back."""
+    """Measure how fast the run's folder is written and read."""
     parent = existing_parent(folder)
     try:
         written, read = write_and_read(parent)
@@ -72,13 +72,13 @@ def check_experiment_disk(folder: Path) -> Finding:
 
 
 def check_data_disk(files: Sequence[str]) -> Finding:
-    """Read some audio files of the manifest, from the disk as far as the system lets us."""
+    """Measure how fast some audio files of the manifest are read."""
     rate, count, from_disk = read_files(files)
     if not count:
         return Finding(
             "data's disk", "warning", "none of the files tried could be read", "nest-ssl data check names them"
         )
-    cache = "" if from_disk else "; may come from memory, so the first epoch may be slower"
+    cache = "" if from_disk else "; perhaps from the file cache, so the first epoch may be slower"
     found = f"reads {rate}, {count / max(rate.seconds, 1e-9):,.0f} files a second ({count} files tried{cache})"
     if rate.per_second < _SLOW / 50:
         return Finding(
@@ -88,20 +88,20 @@ def check_data_disk(files: Sequence[str]) -> Finding:
 
 
 def existing_parent(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """Return the folder, or its nearest parent that exists."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def shown(path: Path) -> str:
-    """Relative where it is below the working directory, which is shorter to read."""
+    """Return the path relative to the working directory if it is inside it, else unchanged."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
 
 
 def write_and_read(folder: Path) -> tuple[Rate, Rate]:
-    """Rates of one file that is written through to the disk, read back and removed."""
-    block = os.urandom(_BLOCK)  # some disks are quick with zeros
+    """Write a temporary file through to the disk, read it back, and return both rates."""
+    block = os.urandom(_BLOCK)  # zeros would be compressed by some disks
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".nest_ssl-doctor-") as file:
         began, written = time.perf_counter(), 0
         while written < _MOST_WRITTEN and time.perf_counter() - began < _SECONDS:
@@ -110,7 +110,7 @@ def write_and_read(folder: Path) -> tuple[Rate, Rate]:
             os.fsync(file.fileno())
             written += _BLOCK
         write = Rate(written, time.perf_counter() - began)
-        _forget(file.fileno())
+        _drop_from_cache(file.fileno())
         file.seek(0)
         began, read = time.perf_counter(), 0
         while (got := len(file.read(_BLOCK))) and time.perf_counter() - began < _SECONDS:
@@ -119,12 +119,12 @@ def write_and_read(folder: Path) -> tuple[Rate, Rate]:
 
 
 def read_files(files: Sequence[str]) -> tuple[Rate, int, bool]:
-    """Rate over whole files, how many were read, and whether the system was asked to read them from the disk."""
+    """Read whole files; return the rate, how many were read, and whether the file cache was dropped before."""
     read, count, from_disk = 0, 0, True
     seconds = 0.0
     for name in files:
         with contextlib.suppress(OSError), open_regular(name) as file:
-            from_disk = _forget(file.fileno()) and from_disk
+            from_disk = _drop_from_cache(file.fileno()) and from_disk
             began = time.perf_counter()
             while got := len(file.read(_BLOCK)):
                 read += got
@@ -135,8 +135,8 @@ def read_files(files: Sequence[str]) -> tuple[Rate, int, bool]:
     return Rate(read, seconds), count, from_disk
 
 
-def _forget(descriptor: int) -> bool:
-    """Ask the system to drop what it remembers of a file, so that reading it means the disk."""
+def _drop_from_cache(descriptor: int) -> bool:
+    """Ask the system to drop a file from its cache, so that it is read from the disk; return whether that worked."""
     if not hasattr(os, "posix_fadvise"):
         return False
     with contextlib.suppress(OSError):

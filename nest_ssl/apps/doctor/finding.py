@@ -1,4 +1,4 @@
-"""What a check found: one line, how grave it is, and what to do."""
+"""The result of one check: its state, what was found, and what to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GIGABYTE = 10**9
 
 @dataclass(frozen=True)
 class Finding:
-    """`problem` would stop training, `warning` slows or endangers it, `note` is good to know."""
+    """The result of a check. A `problem` stops training; a `warning` means slow or risky; a `note` is good to know."""
 
     name: str
     state: State
@@ -21,12 +21,12 @@ class Finding:
 
 
 def would_stop(findings: Iterable[Finding]) -> bool:
-    """Whether a run could not start, or not go on."""
+    """Return whether one of the findings would stop training."""
     return any(finding.state == "problem" for finding in findings)
 
 
 def gigabytes(count: float) -> str:
-    """Bytes for people: three digits, and never an exponent."""
+    """Format a number of bytes in MB or GB, with three digits and without an exponent."""
     if count < GIGABYTE / 10:
         return f"{count / 10**6:.3g} MB"
     value = count / GIGABYTE

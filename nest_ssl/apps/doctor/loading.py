@@ -1,4 +1,4 @@
-"""How long the loader takes for a batch of the user's own data, and how many processes keep up with the steps."""
+"""Measure how long the loader takes for a batch of the user's data, and how many workers keep up with the steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-KEEPS_UP = 0.05  # of a step may be spent waiting
+KEEPS_UP = 0.05  # share of a step that may be spent waiting for data
 _BATCHES = 24
 _FEWEST_BATCHES = 3
 _WORTH_TRYING = (1, 2, 4, 8, 16)
@@ -22,7 +22,7 @@ _WORTH_TRYING = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True)
 class Loading:
-    """Seconds from batch to batch with so many loader processes."""
+    """Seconds per batch with a number of workers."""
 
     workers: int
     seconds: float
@@ -30,21 +30,21 @@ class Loading:
 
 @dataclass(frozen=True)
 class Workers:
-    """What was measured, and the fewest processes that keep up with a step; the best of those tried if none does."""
+    """The measurements, and the smallest number of workers that keeps up with a step, or the best of those tried."""
 
     tried: tuple[Loading, ...]
     step: float  # seconds
     best: Loading
     keeps_up: bool
-    cut_short: bool = False  # no time was left to try all that might have helped
+    cut_short: bool = False  # there was no time to try all numbers of workers
 
 
 def choose_workers(
     measure: Callable[[int], Loading], step: float, *, most: int, remaining: Callable[[], float]
 ) -> Workers:
-    """Measure without processes, then with more and more until loading hides behind the step.
+    """Measure without workers, then with more and more until loading is as fast as the steps.
 
-    Without processes all of the loading adds to the step; with some, only what takes longer than a step does.
+    Without workers the whole loading time adds to the step; with workers, only the part that exceeds the step.
     """
     alone = measure(0)
     tried = [alone]
@@ -64,9 +64,9 @@ def choose_workers(
 
 
 def time_loader(loader: DataLoader[Any], workers: int, seconds: float) -> Loading:
-    """Batches from the loader for at most so many seconds; the first, for which processes start, does not count.
+    """Time batches of the loader for about `seconds`, without the first, which includes the start of the workers.
 
-    Unless it is the only one.
+    If the first batch is the only one, its time counts.
     """
     torch.manual_seed(0)
     random.seed(0)
@@ -74,7 +74,7 @@ def time_loader(loader: DataLoader[Any], workers: int, seconds: float) -> Loadin
     began = time.perf_counter()
     batches = iter(loader)
     next(batches, None)
-    ahead = workers * (loader.prefetch_factor or 2) if workers else 0  # made while the first was waited for
+    ahead = workers * (loader.prefetch_factor or 2) if workers else 0  # prefetched while the first was awaited
     arrived = [time.perf_counter()]
     for _ in itertools.islice(batches, _BATCHES + ahead):
         arrived.append(time.perf_counter())

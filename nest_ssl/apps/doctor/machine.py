@@ -1,28 +1,44 @@
-"""Checks of the machine by itself: each takes facts and gives a finding."""
+"""Checks of the machine that do not depend on a configuration; each returns a finding."""
 
 from __future__ import annotations
 
 import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import soundfile
 
 from nest_ssl.apps.doctor.finding import GIGABYTE, Finding, gigabytes
 from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
+from nest_ssl.data.audio import AudioSegment
+from nest_ssl.errors import AudioError
 
 OLDEST_PYTHON, NEWEST_TESTED_PYTHON = (3, 10), (3, 13)
 _OLDEST_TORCH = (2, 6)
 _LITTLE_MEMORY = 4 * GIGABYTE
 _LITTLE_SHARED_MEMORY = GIGABYTE  # Docker gives 64 MB
 _FEW_FILES = 1024
-_BUSY = 0.75  # of the cores, by others
+_BUSY = 0.75  # share of the cores that other programs use
 _WHERE_TORCH = "https://pytorch.org/get-started/locally"
 _STARTS = {
-    "fork": "loader processes start at once and share memory with the run",
-    "forkserver": "each loader process imports torch anew: some seconds at the start",
-    "spawn": "each loader process imports torch anew: some seconds at the start",
+    "fork": "workers start at once and share memory with the run",
+    "forkserver": "each worker imports torch again: some seconds at the start",
+    "spawn": "each worker imports torch again: some seconds at the start",
 }
+KINDS = {  # name: (suffix, format, subtype) in libsndfile's terms
+    "wav": ("wav", "WAV", "PCM_16"),
+    "flac": ("flac", "FLAC", "PCM_16"),
+    "ogg": ("ogg", "OGG", "VORBIS"),
+    "mp3": ("mp3", "MP3", "MPEG_LAYER_III"),
+    "opus": ("opus", "OGG", "OPUS"),
+}
+_NEEDED = ("wav", "flac")
+_RATE = 16000  # of the test sound, half a second
 
 
 def check_machine(facts: Facts) -> list[Finding]:
-    """Everything that does not depend on a configuration."""
+    """Run all checks of facts."""
     checks = (
         *(system, python, torch, gpu, processor, cores, load, memory, shared_memory, start_method),
         *(open_files, long_paths, packages, nemo),
@@ -66,7 +82,7 @@ def torch(facts: Facts) -> Finding:
 
 
 def gpu(facts: Facts) -> Finding:
-    """GPUs that training can use or, without one, why there is none and what to do."""
+    """Name the GPUs that training can use or, without one, the reason and what to do."""
     if facts.gpus:
         shown = [
             f"{one.name}, {gigabytes(one.memory)}, capability {one.capability}, {'bf16' if one.bf16 else 'fp16'}"
@@ -135,10 +151,10 @@ def memory(facts: Facts) -> Finding:
 
 
 def shared_memory(facts: Facts) -> Finding:
-    """What loader processes hand batches over in; how much a configuration fills is for its own check."""
+    """Report the size of /dev/shm, through which workers pass batches; plan.py checks what a configuration needs."""
     if facts.shared_memory is None:
         return Finding("shared memory", "ok", "no /dev/shm here, and none needed")
-    found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of loader processes"
+    found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of workers"
     if facts.shared_memory < _LITTLE_SHARED_MEMORY:
         return Finding(
             "shared memory", "note", found, "Little for num_workers > 0: docker run --shm-size=8g gives more"
@@ -152,8 +168,8 @@ def start_method(facts: Facts) -> Finding:
         return Finding("processes", "ok", found)
     return Finding(
         *("processes", "note", found),
-        'nest-ssl and train.py are made for it. In a script of your own, begin under `if __name__ == "__main__":`; '
-        "persistent_workers=true starts them once instead of every epoch",
+        'nest-ssl and train.py can do that. A script of your own must start under `if __name__ == "__main__":`; '
+        "persistent_workers=true starts workers once instead of in every epoch",
     )
 
 
@@ -161,9 +177,7 @@ def open_files(facts: Facts) -> Finding:
     if facts.open_files is None or facts.open_files < 0:
         return Finding("open files", "ok", "no limit")
     if facts.open_files < _FEW_FILES:
-        return Finding(
-            "open files", "warning", f"at most {facts.open_files}", "Loader processes may need more: ulimit -n 4096"
-        )
+        return Finding("open files", "warning", f"at most {facts.open_files}", "Workers may need more: ulimit -n 4096")
     return Finding("open files", "ok", f"at most {facts.open_files:,}")
 
 
@@ -190,5 +204,37 @@ def packages(facts: Facts) -> Finding:
 
 def nemo(facts: Facts) -> Finding:
     if facts.nemo is None:
-        return Finding("nemo", "note", "not installed", "Not needed; `nest-ssl align` installs it by itself (6 GB)")
+        return Finding("nemo", "note", "not installed", "Not needed for training; `nest-ssl align` installs it (6 GB)")
     return Finding("nemo", "ok", f"for `nest-ssl align`: {facts.nemo}")
+
+
+def check_codecs() -> Finding:
+    """Check which kinds of audio files can be read."""
+    found = decodable()
+    missing = [kind for kind in KINDS if kind not in found]
+    reads = f"reads {', '.join(found)} (libsndfile {soundfile.__libsndfile_version__})"
+    if not missing:
+        return Finding("audio", "ok", reads)
+    state = "problem" if any(kind in missing for kind in _NEEDED) else "warning"
+    return Finding(
+        *("audio", state, f"{reads}; not {', '.join(missing)}"),  # type: ignore[arg-type]
+        "Update soundfile (pip install -U soundfile), or convert such files to flac",
+    )
+
+
+def decodable(kinds: dict[str, tuple[str, str, str]] | None = None) -> list[str]:
+    """Write half a second of sound in each kind; return the kinds that decode to nearly the same sound."""
+    samples = 0.5 * np.sin(2 * np.pi * 440 * np.arange(_RATE // 2) / _RATE)
+    with tempfile.TemporaryDirectory(prefix="nest_ssl-") as folder:
+        return [kind for kind, how in (kinds or KINDS).items() if _decodes(samples, Path(folder), *how)]
+
+
+def _decodes(samples: np.ndarray, folder: Path, suffix: str, form: str, subtype: str) -> bool:
+    path = folder / f"sound.{suffix}"
+    try:
+        soundfile.write(path, samples, _RATE, format=form, subtype=subtype)
+        read = AudioSegment.from_file(str(path), target_sr=_RATE).samples
+    except (AudioError, soundfile.SoundFileError, RuntimeError, ValueError, TypeError):  # an old version of soundfile
+        return False
+    loudness = float(np.sqrt(np.mean(samples**2)))
+    return abs(len(read) - len(samples)) < _RATE / 4 and abs(float(np.sqrt(np.mean(read**2))) / loudness - 1) < 0.25

@@ -1,4 +1,4 @@
-"""What there is on this machine, as plain values: checks judge them, and tests make up machines nobody here has."""
+"""Facts about this machine as plain values, so that tests can describe machines that we do not have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nest_ssl.config.machine import Machine, processor
 from nest_ssl.environments import SetupError, installed_nemo
 from nest_ssl.memory import available_memory, group_limits, machine_memory
 
-_FEATURES = {  # as Linux names them
+_CPU_FEATURES = {  # Linux's flag -> the usual name
     "avx2": "AVX2",
     "avx512f": "AVX-512",
     "avx512_bf16": "AVX-512 bf16",
@@ -32,7 +32,7 @@ _FEATURES = {  # as Linux names them
 
 @dataclass(frozen=True)
 class Extra:
-    """What `pip install "nest_ssl[...]"` adds; pyproject.toml says the same, but is not installed with us."""
+    """Packages that `pip install "nest_ssl[...]"` adds, repeated from pyproject.toml, which is not installed."""
 
     packages: tuple[str, ...]
     needed_by: str
@@ -49,54 +49,54 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Gpu:
-    """One that PyTorch can use."""
+    """A GPU that PyTorch can use."""
 
     name: str
     memory: int  # bytes
-    capability: str  # as NVIDIA counts
+    capability: str  # CUDA compute capability, such as 8.0
     bf16: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """A machine and the Python on it. Nothing has a default: what is not looked up is not known."""
+    """Facts about a machine and its Python installation."""
 
     system: str  # Linux, Windows, Darwin
     release: str
     architecture: str
     python: tuple[int, int, int]
     torch: str
-    torch_cuda: str | None  # the CUDA that this torch is built for
+    torch_cuda: str | None  # CUDA version of the torch build
     torch_hip: str | None
     gpus: tuple[Gpu, ...]
-    nvidia_card: str | None  # what the driver says there is, whether PyTorch can use it or not
+    nvidia_card: str | None  # as the driver reports it, even if PyTorch cannot use it
     mps: bool
     cpu: str
     cpu_features: tuple[str, ...]
-    vector_kernels: str  # the instructions that torch's own kernels use
-    bf16: bool  # multiplied by the hardware that training would use
+    vector_kernels: str  # instruction set that torch's CPU kernels use
+    bf16: bool  # the training device has bf16 matrix multiplication
     cores: int
-    usable_cores: float  # by affinity and container limits
-    threads: int  # torch's
-    memory: int  # bytes, as all that follow
-    available: int
-    shared_memory: int | None  # free in /dev/shm; None where loaders do not need it
-    start_method: str
-    open_files: int | None
-    load: float | None  # processes that want a core, on average over a minute
-    long_paths: bool  # more than 260 characters
-    packages: dict[str, str | None]  # version, or None
-    nemo: str | None  # an interpreter that has it
+    usable_cores: float  # limited by CPU affinity and the container
+    threads: int  # of torch
+    memory: int  # bytes
+    available: int  # bytes
+    shared_memory: int | None  # free bytes in /dev/shm; None where workers do not need it
+    start_method: str  # of worker processes
+    open_files: int | None  # the limit for one process
+    load: float | None  # average number of runnable processes in the last minute
+    long_paths: bool  # paths may have more than 260 characters
+    packages: dict[str, str | None]  # version, or None if not installed
+    nemo: str | None  # Python interpreter with NeMo
 
     @property
     def machine(self) -> Machine:
-        """The same, as far as adjustments depend on it."""
+        """The part of the facts that the adjustment of configurations depends on."""
         windows = self.system == "Windows"
         return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
 
     @classmethod
     def here(cls) -> Facts:
-        """This machine; takes about a second."""
+        """Collect the facts about this machine (about one second)."""
         machine = Machine.here()
         cores = os.cpu_count() or 1
         cpu, flags = processor()
@@ -112,7 +112,7 @@ class Facts:
             nvidia_card=_nvidia_card(),
             mps=machine.mps,
             cpu=cpu,
-            cpu_features=tuple(shown for flag, shown in _FEATURES.items() if flag in flags),
+            cpu_features=tuple(name for flag, name in _CPU_FEATURES.items() if flag in flags),
             vector_kernels=torch.backends.cpu.get_cpu_capability(),
             bf16=machine.bf16,
             cores=cores,
@@ -163,7 +163,7 @@ def _usable_cores(cores: int) -> float:
 
 
 def _shared_memory() -> int | None:
-    """Loader processes hand batches over in shared memory, which on Linux is this file system."""
+    """Return the free bytes in /dev/shm, through which workers pass batches on Linux."""
     with contextlib.suppress(OSError):
         return shutil.disk_usage("/dev/shm").free
     return None

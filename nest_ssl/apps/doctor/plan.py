@@ -1,9 +1,10 @@
-"""A configuration as a run on this machine would take it: adjusted, with its data opened, and what is wrong with it."""
+"""The run that a configuration would start on this machine: adjusted values, opened data, and checks of both."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
-from nest_ssl.apps.doctor.finding import Finding
+from nest_ssl.apps.doctor.finding import Finding, gigabytes
 from nest_ssl.apps.doctor.machine_facts import Facts
-from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, device_count
+from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.settings import CheckpointSettings
 from nest_ssl.data import build_dataloader
+from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.manifest import Manifest, manifests_in
 from nest_ssl.data.sources import sources
 from nest_ssl.errors import ConfigError, NestError
@@ -27,14 +29,16 @@ from nest_ssl.training.checks import check_model
 from nest_ssl.training.experiment import DEFAULT_FOLDER, plan_experiment
 
 _DUMMY = "data/dummy_ssl"
-_MOST_FILES = 64  # of a manifest, to look at
+_MOST_FILES = 64  # per manifest, for the checks of audio files
 _TRAINED = ("encoder", "decoder")
 _MOMENTS = 2  # of Adam, each as large as the weights
+_SIGNALS = 3  # in a batch: clean, noise, mixed
+_BYTES_PER_SAMPLE = 4
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run would be; `problems` are the errors with which it would end before its first step."""
+    """The run of a configuration; `problems` are the errors that would end it before its first step."""
 
     cfg: DictConfig
     adjustments: tuple[Adjustment, ...]
@@ -42,7 +46,7 @@ class RunPlan:
     processes: int
     folder: Path  # of the run's files
     weight_bytes: int
-    checkpoint_bytes: int  # on the disk at most, all together
+    checkpoint_bytes: int  # of all checkpoints together, at most
     manifests: tuple[Manifest, ...]
     problems: tuple[Finding, ...]
 
@@ -60,13 +64,13 @@ class RunPlan:
         return not any(finding.name == "data" for finding in self.problems)
 
     def durations(self) -> np.ndarray:
-        """Seconds of every utterance that would be trained on, as far as manifests say."""
+        """Return the seconds of every utterance of the training data whose manifest gives a duration."""
         least = self.train_ds.get("min_audio_len_secs") or 1.0
         known = [manifest.durations[~np.isnan(manifest.durations)] for manifest in self.manifests]
         return np.maximum(np.concatenate([*known, np.empty(0)]), least)
 
     def files(self) -> list[str]:
-        """Some audio files from all over the manifests; those in tar files are left out."""
+        """Return some audio files from all parts of the manifests; none if the audio is in tar files."""
         if self.train_ds.get("is_tarred"):
             return []
         names = []
@@ -78,7 +82,7 @@ class RunPlan:
 
 
 def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
-    """Go through all that a run does before its first step, except what takes long or writes."""
+    """Do what a run does before its first step, except slow parts and writing."""
     adjustments = adjust(cfg, facts.machine)
     apply(cfg, adjustments)
     settings: dict[str, Any] = OmegaConf.to_container(cfg.model)  # type: ignore[assignment]
@@ -114,7 +118,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
 
 
 def load_train(settings: dict[str, Any], **changes: Any) -> DataLoader[Any]:
-    """The loader of `train_ds` with some options changed."""
+    """Build the loader of `train_ds` with some options changed."""
     config = {"shuffle": True, **settings["train_ds"], **changes}
     config["sample_rate"] = config.get("sample_rate") or settings.get("sample_rate")
     return build_dataloader(config, key="model.train_ds", numerics=settings.get("numerics") or "exact")
@@ -122,7 +126,7 @@ def load_train(settings: dict[str, Any], **changes: Any) -> DataLoader[Any]:
 
 @contextlib.contextmanager
 def _noted(problems: list[Finding], name: str) -> Iterator[None]:
-    """What ends a run becomes a finding, in the run's own words."""
+    """Turn an error of the block into a finding with the same message."""
     try:
         yield
     except NestError as error:
@@ -130,7 +134,7 @@ def _noted(problems: list[Finding], name: str) -> Iterator[None]:
 
 
 def _open(settings: dict[str, Any], name: str, problems: list[Finding]) -> DataLoader[Any] | None:
-    """The loader of a data set, or None and the reason among the problems."""
+    """Return the training loader (None for validation); on an error return None and add it to `problems`."""
     node = settings.get(name)
     with _noted(problems, "data"):
         if not node:
@@ -150,9 +154,9 @@ def _open(settings: dict[str, Any], name: str, problems: list[Finding]) -> DataL
 
 
 def _check_trainer(cfg: DictConfig) -> None:
-    """Let Lightning judge the trainer's arguments; it only looks at them."""
+    """Raise ConfigError if Lightning refuses the arguments of `trainer`."""
     arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
-    if arguments.get("strategy") in (None, FSDP, GLOO_DDP):  # made by the run itself
+    if arguments.get("strategy") in (None, FSDP, GLOO_DDP):  # the run builds these itself
         arguments["strategy"] = "auto"
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     try:
@@ -162,6 +166,103 @@ def _check_trainer(cfg: DictConfig) -> None:
 
 
 def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
-    """The best ones, the last, one being written and an archive; weights and moments in each but the last."""
+    """Return the bytes of the best checkpoints, the last, one being written, and a .nemo file without moments."""
     kept = max(0, checkpoints.save_top_k) + 2
     return kept * (1 + _MOMENTS) * weights + 2 * weights
+
+
+def check_plan(plan: RunPlan, facts: Facts) -> list[Finding]:
+    """Return what a run would adjust or refuse, and settings that are slow or risky on this machine."""
+    adjusted = [Finding("adjusted", "note", line) for line in describe(plan.adjustments)]
+    return [*plan.problems, *adjusted, *(finding for check in _CHECKS for finding in check(plan, facts))]
+
+
+def _check_data(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+    durations = plan.durations()
+    if not len(durations):
+        return
+    lengths = f"{durations.min():.3g} to {durations.max():.3g} s, median {np.median(durations):.3g} s"
+    yield Finding("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
+    missing = [name for name in plan.files() if not Path(name).is_file()]
+    if missing:
+        count = len(plan.files())
+        yield Finding(
+            *("data", "problem" if len(missing) == count else "warning"),
+            f"{len(missing)} of {count} audio files that were looked for do not exist, such as {missing[0]}",
+            "nest-ssl data check names all of them; paths in a manifest are relative to its folder",
+        )
+
+
+def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+    if plan.train_ds.get("is_tarred") or not plan.manifests:
+        return
+    rate = plan.train_ds.get("sample_rate") or plan.cfg.model.get("sample_rate") or 16000
+    found = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
+    if found.lines > 1:
+        yield Finding(
+            *("bandwidth", "warning", f"an estimate from {found.measured} files: {found}"),
+            "nest-ssl data check with --min-bandwidth names all of them, and leaves them out with --write-clean",
+        )
+
+
+def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+    workers = plan.train_ds.get("num_workers") or 0
+    if workers > facts.usable_cores:
+        yield Finding(
+            *("workers", "warning", f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"),
+            f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most",
+        )
+    elif workers and facts.start_method != "fork" and not plan.train_ds.get("persistent_workers"):
+        yield Finding(
+            *("workers", "note", f"{workers} workers are started by {facts.start_method}, again in every epoch"),
+            "model.train_ds.persistent_workers=true starts them once",
+        )
+
+
+def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[Finding]:
+    """Check whether the batches of all workers fit into shared memory; `changes` are options of `train_ds`."""
+    data = {**plan.train_ds, **changes}
+    workers = data.get("num_workers") or 0
+    if facts.shared_memory is None or not workers:
+        return
+    needed = _shared_bytes(plan, data, workers)
+    count = workers if plan.processes == 1 else f"{plan.processes} x {workers}"
+    found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {count} workers fill up to {gigabytes(needed)}"
+    if needed > facts.shared_memory:
+        gigabyte = max(1, math.ceil(2 * needed / 2**30))
+        yield Finding(
+            *("shared memory", "warning", found),
+            f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0",
+        )
+    else:
+        yield Finding("shared memory", "ok", found)
+
+
+def workers_with_room(plan: RunPlan, facts: Facts, most: int, **changes: Any) -> int:
+    """Return how many workers, up to `most`, fit into shared memory; with more, a worker dies with a bus error."""
+    data = {**plan.train_ds, **changes}
+    free = math.inf if facts.shared_memory is None else facts.shared_memory
+    return next((count for count in range(most, 0, -1) if _shared_bytes(plan, data, count) <= free), 0)
+
+
+def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
+    """Return the shared memory that batches fill: the prefetched ones of each worker, and the one in use."""
+    durations = plan.durations()
+    longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
+    seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
+    batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * (data.get("sample_rate") or 16000)
+    return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
+
+
+def _check_windows_ddp(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+    strategy = str(OmegaConf.select(plan.cfg, "trainer.strategy") or "auto")
+    if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
+        yield Finding(
+            *("strategy", "problem", "trainer.strategy=fsdp needs NCCL, which Windows does not have"),
+            "trainer.strategy=auto",
+        )
+
+
+_CHECKS: tuple[Callable[[RunPlan, Facts], Iterator[Finding]], ...] = (
+    *(_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_windows_ddp),
+)  # each yields a finding only where there is something to say

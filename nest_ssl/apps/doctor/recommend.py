@@ -1,4 +1,4 @@
-"""From what was measured to keys of the configuration, each with its reason."""
+"""Recommend configuration values from the measurements, each with its reason."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MORE_TIME = "more time: --minutes"
 
 @dataclass(frozen=True)
 class Advice:
-    """One or more overrides to type, and why; without overrides, why nothing need change."""
+    """A recommendation and its reason; without overrides, the configured value should be kept."""
 
     overrides: tuple[str, ...]
     reason: str
 
 
 def typical(buckets: Sequence[Bucket]) -> Bucket | None:
-    """The length that stands for all, among those that were measured."""
+    """Return the middle one of the measured lengths."""
     tried = [bucket for bucket in buckets if bucket.useful is not None]
     return tried[len(tried) // 2] if tried else None
 
@@ -32,9 +32,9 @@ def typical(buckets: Sequence[Bucket]) -> Bucket | None:
 def batch_advice(
     buckets: Sequence[Bucket], train_ds: dict[str, Any], accumulate: int, utterances: int | None
 ) -> Advice | None:
-    """The batch: what is configured if it fits and is no slower than others, else one that is.
+    """Recommend the batch: the configured one if it fits and no other is faster.
 
-    Only a measured or predicted overflow makes it smaller; `buckets` are all lengths, also those not tried.
+    It gets smaller only if it was measured or predicted not to fit. `buckets` has all lengths, also those not tried.
     """
     middle = typical(buckets)
     if middle is None:
@@ -61,7 +61,7 @@ def _by_number(
             f"{configured} clips of {tightest.seconds:g} s {_fail([tightest.fits(configured)])}, {tightest.safe} do; "
             "updates stay as large",
         )
-    longest = buckets[-1]  # what fits of these fits of all
+    longest = buckets[-1]  # a batch that fits with these clips fits with all
     if longest.fits(configured) is None:
         return Advice((), f"batch_size={configured}: {_no_time(configured, longest)}")
     safe = min(bucket.safe for bucket in (*known, longest))
@@ -96,25 +96,25 @@ def _by_seconds(buckets: Sequence[Bucket], middle: Bucket, configured: float, ac
 
 
 def workers_advice(workers: Workers, configured: int, gpu: bool) -> Advice:
-    """The fewest processes that keep up; the configured number if it is that, or if there was no time for more."""
+    """Recommend the smallest number of workers that keeps up; keep the configured number if it was not tried."""
     best, alone = workers.best, workers.tried[0]
     times = f"a batch loads in {_seconds(alone.seconds)}, a step takes {_seconds(workers.step)}"
     reason = (
-        times if best.workers == 0 else f"{times}; with {best.workers} the next is there in {_seconds(best.seconds)}"
+        times if best.workers == 0 else f"{times}; with {best.workers} workers a batch takes {_seconds(best.seconds)}"
     )
     if best.seconds > workers.step:
         reason += "; loading is the bottleneck"
     if workers.cut_short:
-        reason += f"; there was no time to try {'more' if len(workers.tried) > 1 else 'processes'} ({_MORE_TIME})"
+        reason += f"; there was no time to try {'more' if len(workers.tried) > 1 else 'workers'} ({_MORE_TIME})"
     if best.workers and not gpu:
-        reason += "; each takes time from the cores that compute"
+        reason += "; each worker takes CPU time from the steps"
     if best.workers == configured or (workers.cut_short and configured > best.workers):
         return Advice((), f"num_workers={configured}: {reason}")
     return Advice((f"{_NODE}.num_workers={best.workers}",), reason)
 
 
 def precision_advice(now: Outcome, other: Outcome) -> Advice:
-    """Another precision if it is faster."""
+    """Recommend the other precision if it is faster."""
     ratio = other.speed / now.speed if now.speed else 0.0
     name = other.trial.precision
     if other.fits and ratio >= GAIN:
@@ -139,7 +139,7 @@ def _larger(bucket: Bucket) -> str:
 
 
 def _speed_at(bucket: Bucket, batch_size: int) -> float:
-    """Of the measured batch that is nearest, from below if there is one."""
+    """Return the speed of the measured batch that is nearest, if possible a smaller one."""
     fitting = [outcome for outcome in bucket.outcomes if outcome.fits]
     below = [outcome for outcome in fitting if outcome.trial.batch_size <= batch_size]
     return (below[-1] if below else fitting[0]).speed

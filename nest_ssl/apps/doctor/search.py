@@ -1,41 +1,95 @@
-"""Finds, for each length of clip, how many fit into memory and from how many on speed no longer grows."""
+"""Search, for each length of clip, the largest batch that fits into memory and the smallest that is fast.
+
+On a CPU the largest batch is predicted: peak memory is fitted as a + B (b d + c d^2) for B clips of d seconds. The
+first term is there without a batch, the square comes from attention.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from nest_ssl.apps.doctor.bench import OutOfTime
-from nest_ssl.apps.doctor.cost import MemoryCost, fit_memory
-from nest_ssl.apps.doctor.steps import Outcome, Trial
+from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, Trial
 from nest_ssl.data.loading.buckets import split_by_duration
 
-GAIN = 1.05  # less than this from twice the batch is no gain
+GAIN = 1.05  # a batch twice as large must be this much faster, or it is no gain
 _BUCKETS = 4
 _WITHOUT_DATA = (5.0, 10.0, 20.0)  # seconds
 _POINTS_OF_A_FIT = 3
-_MOST_CLIPS = 1024
-_TIME_GROWTH = 1.5  # exponent: between linear and attention's square
-_TIMES = 2.2  # steps that a measurement may take
+_MOST_CLIPS = 1024  # tried
+_MOST_PREDICTED = 10**6
+_TIME_GROWTH = 1.5  # exponent of step time over batch length: between linear and attention's square
+_TIMES = 2.2  # steps that a measurement takes, including the first, slower one
 
 Measure = Callable[[Trial], Outcome]
 
 
 @dataclass(frozen=True)
+class MemoryCost:
+    """Peak memory in bytes: `always` + B * (`second` * d + `square` * d^2) for B clips of d seconds."""
+
+    always: float
+    second: float
+    square: float
+
+    def peak(self, batch_size: int, seconds: float) -> float:
+        return self.always + batch_size * (self.second * seconds + self.square * seconds**2)
+
+    def largest(self, seconds: float, memory: float) -> int:
+        """Return the largest number of clips of this length that fits."""
+        one = self.second * seconds + self.square * seconds**2
+        return _MOST_PREDICTED if one <= 0 else max(0, min(_MOST_PREDICTED, math.floor((memory - self.always) / one)))
+
+    def batch_duration(self, memory: float) -> tuple[float, float | None]:
+        """Return a `batch_duration` and a `quadratic_duration` with which batches of any lengths fit."""
+        if self.second <= 0:
+            return math.inf, None
+        return (memory - self.always) / self.second, self.second / self.square if self.square > 0 else None
+
+
+def fit_memory(outcomes: Sequence[Outcome]) -> MemoryCost:
+    """Fit the memory cost to measured peaks: no term negative, and no measured peak above the prediction."""
+    measured = [outcome for outcome in outcomes if outcome.fits]
+    clips = np.array([outcome.trial.batch_size for outcome in measured], dtype=float)
+    seconds = np.array([outcome.trial.seconds for outcome in measured])
+    peaks = np.array([outcome.peak for outcome in measured], dtype=float)
+    terms = np.stack([np.ones_like(clips), clips * seconds, clips * seconds**2], axis=1)
+    several = len(set(seconds.tolist())) > 1  # one length alone cannot separate the linear from the quadratic term
+    costs = np.zeros(3)
+    used = [0, 1, 2] if several else [0, 1]
+    costs[used] = _non_negative_least_squares(terms[:, used], peaks)
+    costs[0] += max(0.0, float((peaks - terms @ costs).max()))
+    return MemoryCost(*costs.tolist())
+
+
+def _non_negative_least_squares(terms: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Minimise the relative error by least squares; drop terms with a negative factor, one after the other."""
+    used = list(range(terms.shape[1]))
+    while True:
+        found, *_ = np.linalg.lstsq(terms[:, used] / values[:, None], np.ones_like(values), rcond=None)
+        if len(used) == 1 or found.min() >= 0:
+            costs = np.zeros(terms.shape[1])
+            costs[used] = np.maximum(found, 0.0)
+            return costs
+        used.pop(int(found.argmin()))
+
+
+@dataclass(frozen=True)
 class Bucket:
-    """What was found for clips of this many seconds."""
+    """The results for clips of one length."""
 
     seconds: float
     outcomes: tuple[Outcome, ...]
-    largest: int | None  # clips that fit; None if nothing overflowed and there is too little to predict it from
-    measured: bool  # one that is too large was tried; else `largest` is predicted from smaller batches
-    saturated: bool  # speed stopped growing
+    largest: int | None  # clips that fit; None if no batch was too large and there are too few to predict from
+    measured: bool  # a batch that is too large was tried; else `largest` is predicted from smaller ones
+    saturated: bool  # larger batches are not faster
 
     @property
     def safe(self) -> int:
-        """Clips that are known to fit: by `largest` or, without it, the most that were tried."""
+        """Clips that fit: `largest` or, if unknown, the most that were tried."""
         return self.tried if self.largest is None else self.largest
 
     @property
@@ -44,7 +98,7 @@ class Bucket:
         return max((outcome.trial.batch_size for outcome in self.outcomes if outcome.fits), default=0)
 
     def fits(self, clips: int) -> bool | None:
-        """Whether so many do; None if nobody can tell: `largest` is unknown, or what overflowed was larger still."""
+        """Return whether so many clips fit; None if it is unknown, because only larger batches failed."""
         if clips <= self.safe:
             return True
         overflowed = [outcome.trial.batch_size for outcome in self.outcomes if not outcome.fits]
@@ -60,16 +114,16 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the search may use."""
+    """Limits of the search."""
 
     memory: int  # bytes
-    may_overflow: bool  # a batch that is too large does no harm
+    may_overflow: bool  # a batch that is too large is harmless (on a GPU)
 
 
 def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float | None) -> list[float]:
-    """Lengths to try: those asked for, and the longest of the data, or the longest in each of a few buckets of it."""
+    """Return the lengths to try: `wanted` and the longest of the data, or the longest in each of four buckets."""
     if wanted:
-        longest_of_data = round(float(durations.max(initial=0)), 2)  # decides what fits
+        longest_of_data = round(float(durations.max(initial=0)), 2)  # needs the most memory
         return sorted({*wanted, max((*wanted, longest_of_data))})
     if not len(durations):
         tops = [seconds for seconds in _WITHOUT_DATA if longest is None or seconds < longest]
@@ -78,52 +132,52 @@ def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float |
 
 
 class Search:
-    """Doubles the batch of every length in turn: while it fits, gets faster, and there is time.
+    """Doubles the batch for every length while it fits, gets faster, and there is time.
 
-    On a CPU nothing is tried that is not expected to fit: what fits at most is predicted from what was measured, and a
-    length that the first measurements advised against gets its turn when more is known. On a GPU an overflow is
-    harmless, so what fits at most is found by halving the last doubling.
+    On a CPU only batches that are expected to fit are tried, and the largest is predicted. A length that was skipped
+    at first is tried again when more is known. On a GPU running out of memory is harmless, so the largest batch is
+    found by bisection between the last two.
     """
 
     def __init__(
-        self, measure: Measure, limits: Limits, remaining: Callable[[], float], tell: Callable[[str], None]
+        self, measure: Measure, limits: Limits, remaining: Callable[[], float], progress: Callable[[str], None]
     ) -> None:
-        self.measure, self.limits, self.remaining, self.tell = measure, limits, remaining, tell
+        self.measure, self.limits, self.remaining, self.progress = measure, limits, remaining, progress
         self.outcomes: list[Outcome] = []
         self.out_of_time = False
 
     def run(self, lengths: Sequence[float], precision: str) -> list[Bucket]:
-        """All lengths, shortest first."""
+        """Search all lengths, shortest first."""
         going, batch_size = list(lengths), 1
         while going and batch_size <= _MOST_CLIPS:
             going = [seconds for seconds in going if self._try(Trial(batch_size, seconds, precision))]
             batch_size *= 2
         if self.limits.may_overflow:
             for seconds in lengths:
-                self._halve(seconds, precision)
+                self._bisect(seconds, precision)
         for seconds in lengths:
-            if not self._of(seconds):
+            if not self._outcomes_at(seconds):
                 self.try_once(Trial(1, seconds, precision))
         return self.buckets(lengths)
 
     def buckets(self, lengths: Sequence[float]) -> list[Bucket]:
-        """What is known by now."""
+        """Return the results so far."""
         return [self._bucket(seconds) for seconds in lengths]
 
     @property
     def cost(self) -> MemoryCost | None:
-        """How memory grows, once there is enough to tell."""
+        """The fitted memory cost, or None while there are too few measurements."""
         fitting = [outcome for outcome in self.outcomes if outcome.fits]
         return fit_memory(fitting) if len(fitting) >= _POINTS_OF_A_FIT else None
 
     def try_once(self, trial: Trial) -> Outcome | None:
-        """An outcome, known or measured now; None if it would not fit or there is no time."""
+        """Return the outcome of a trial, known or measured now; None if it would not fit or there is no time."""
         known = [outcome for outcome in self.outcomes if outcome.trial == trial]
         if known:
             return known[0]
         if self.out_of_time or not (self._affordable(trial) and self._expected_to_fit(trial)):
             return None
-        self.tell(f"{trial.batch_size} x {trial.seconds:g} s")
+        self.progress(f"{trial.batch_size} x {trial.seconds:g} s")
         try:
             outcome = self.measure(trial)
         except OutOfTime:
@@ -133,52 +187,53 @@ class Search:
         return outcome
 
     def _try(self, trial: Trial) -> bool:
-        """Whether twice as many are worth a try."""
+        """Measure a trial; return whether a batch twice as large is worth trying."""
         outcome = self.try_once(trial)
         if outcome is None or not outcome.fits:
             return False
         return self.limits.may_overflow or not self._saturated(trial.seconds)
 
-    def _halve(self, seconds: float, precision: str) -> None:
-        """Between the largest that fits and the smallest that does not, to an eighth."""
+    def _bisect(self, seconds: float, precision: str) -> None:
+        """Narrow the gap between the largest batch that fits and the smallest that does not, to one eighth."""
         while True:
-            mine = self._of(seconds)
-            low = max((one.trial.batch_size for one in mine if one.fits), default=0)
-            high = min((one.trial.batch_size for one in mine if not one.fits), default=0)
+            outcomes = self._outcomes_at(seconds)
+            low = max((one.trial.batch_size for one in outcomes if one.fits), default=0)
+            high = min((one.trial.batch_size for one in outcomes if not one.fits), default=0)
             if high - low <= max(1, low // 8) or self.try_once(Trial((low + high) // 2, seconds, precision)) is None:
                 return
 
     def _bucket(self, seconds: float) -> Bucket:
-        mine = sorted(self._of(seconds), key=lambda one: one.trial.batch_size)
-        tried = max((one.trial.batch_size for one in mine if one.fits), default=0)
-        if any(not one.fits for one in mine):
-            return Bucket(seconds, tuple(mine), tried, True, self._saturated(seconds))
+        outcomes = tuple(self._outcomes_at(seconds))
+        tried = max((one.trial.batch_size for one in outcomes if one.fits), default=0)
+        if any(not one.fits for one in outcomes):
+            return Bucket(seconds, outcomes, tried, True, self._saturated(seconds))
         predicted = self._predicted(seconds)
         largest = None if predicted is None else max(tried, predicted)
-        return Bucket(seconds, tuple(mine), largest, False, self._saturated(seconds))
+        return Bucket(seconds, outcomes, largest, False, self._saturated(seconds))
 
     def _predicted(self, seconds: float) -> int | None:
-        """The most clips that fit, by the law; None if there is none yet."""
+        """Return the largest number of clips that fits by the fitted cost; None if it cannot be predicted yet."""
         cost = self.cost
         if cost is None:
             return None
         most = min(_MOST_CLIPS, cost.largest(seconds, self.limits.memory))
         lengths = {one.trial.seconds for one in self.outcomes if one.fits}
         if most and len(lengths) == 1 and seconds > max(lengths):
-            return None  # clips of one length tell nothing of squares: fewer may fit
+            return None  # clips of one length say nothing about the quadratic term: fewer may fit
         return most
 
-    def _of(self, seconds: float) -> list[Outcome]:
-        """Of the search itself; other precisions are compared, not searched."""
+    def _outcomes_at(self, seconds: float) -> list[Outcome]:
+        """Return the outcomes for one length in the precision of the search, smallest batch first."""
         first = self.outcomes[0].trial.precision if self.outcomes else ""
-        return [one for one in self.outcomes if one.trial.seconds == seconds and one.trial.precision == first]
+        found = [one for one in self.outcomes if one.trial.seconds == seconds and one.trial.precision == first]
+        return sorted(found, key=lambda one: one.trial.batch_size)
 
     def _saturated(self, seconds: float) -> bool:
-        speeds = [one.speed for one in sorted(self._of(seconds), key=lambda one: one.trial.batch_size) if one.fits]
+        speeds = [one.speed for one in self._outcomes_at(seconds) if one.fits]
         return len(speeds) > 1 and speeds[-1] < GAIN * max(speeds[:-1])
 
     def _affordable(self, trial: Trial) -> bool:
-        """Whether a measurement would end in time, judged by the largest batch so far."""
+        """Return whether a measurement would end in time, estimated from the largest batch so far."""
         timed = [one for one in self.outcomes if one.seconds is not None]
         if not timed:
             return self.remaining() > 0
@@ -195,6 +250,6 @@ class Search:
         if not self.outcomes:
             return True
         last = self.outcomes[-1]
-        # what a step needs on top grows at most as clips do, and with the square of their length
+        # a step's own memory grows at most linearly with the clips, and with the square of their length
         growth = trial.batch_size / last.trial.batch_size * max(1.0, trial.seconds / last.trial.seconds) ** 2
         return last.resting + (last.peak - last.resting) * growth <= self.limits.memory

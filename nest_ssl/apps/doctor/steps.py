@@ -1,29 +1,38 @@
-"""Steps of the real model on made-up audio: how long one takes and how much memory it needs at its peak."""
+"""Training steps of the real model on random audio: duration and peak memory of one step.
+
+The steps run in a process of their own (`TrialProcess`): it may run out of memory, the doctor may not.
+"""
 
 from __future__ import annotations
 
 import gc
+import logging
+import multiprocessing
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
 
 from nest_ssl.data import AudioNoiseBatch
-from nest_ssl.memory import peak_bytes, reset_peak, used_bytes
+from nest_ssl.errors import NestError, one_line
+from nest_ssl.memory import end_above, peak_bytes, reset_peak, used_bytes
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.training.optim import build_optimizer, clip_or_drop, parameter_groups, with_fused_kernel
 
 _FEWEST, _SECONDS = 2, 0.5  # steps and time of one measurement
 _LONG = 4.0  # seconds: a step that takes this long is measured once
+_SECONDS_TO_END = 5.0  # before the process is killed
 _HALF = {"16": torch.float16, "bf16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A batch to try: how many clips of how many seconds, in which precision of `trainer.precision`."""
+    """A batch to measure: so many clips of so many seconds, in a `trainer.precision`."""
 
     batch_size: int
     seconds: float
@@ -31,18 +40,18 @@ class Trial:
 
     @property
     def audio(self) -> float:
-        """Seconds in the batch."""
+        """Seconds of audio in the batch."""
         return self.batch_size * self.seconds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step of a trial takes; without seconds, it needs more memory than there is."""
+    """Time and memory of one step of a trial; `seconds` is None if it ran out of memory."""
 
     trial: Trial
     seconds: float | None
-    peak: int = 0  # bytes, of everything the process holds
-    resting: int = 0  # bytes between steps: weights, gradients, moments, the libraries
+    peak: int = 0  # bytes of the whole process
+    resting: int = 0  # bytes between steps: weights, gradients, moments, libraries
 
     @property
     def fits(self) -> bool:
@@ -50,12 +59,12 @@ class Outcome:
 
     @property
     def speed(self) -> float:
-        """Seconds of audio a second."""
+        """Throughput: seconds of audio per second."""
         return self.trial.audio / self.seconds if self.seconds else 0.0
 
 
 class Steps:
-    """The model and optimiser of a `model` node, ready to train on any batch."""
+    """The model and optimiser of a `model` node, on which trials are measured."""
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
         self.device = torch.device(device)
@@ -66,20 +75,20 @@ class Steps:
         options = with_fused_kernel(settings["optim"]) if self.model.fast else settings["optim"]
         self.optimizer = build_optimizer(parameter_groups(self.model, settings.get("optim_param_groups")), options)
         for group in self.optimizer.param_groups:
-            group["lr"] = 0.0  # nothing is learnt from noise; moments are made and moved all the same
+            group["lr"] = 0.0  # the weights stay as they are; the optimiser does all of its work
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
 
     @property
     def weight_bytes(self) -> int:
-        """Of what is trained."""
+        """Bytes of the trained weights."""
         return sum(parameter.nbytes for parameter in self.model.parameters() if parameter.requires_grad)
 
     def warm_up(self) -> None:
-        """One small step, which makes moments and loads kernels: what comes after it grows with the batch alone."""
+        """Run one small step, which allocates the moments and loads kernels, so that they count in no measurement."""
         self._step(self._batch(Trial(1, 1.0)), "32")
 
     def measure(self, trial: Trial) -> Outcome:
-        """Some steps on one batch: the quickest of them, and the highest peak."""
+        """Run some steps on one batch; return the fastest time and the highest peak."""
         self._reset()
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=trial.precision.startswith("16"))
         taken: list[float] = []
@@ -92,7 +101,7 @@ class Steps:
         except (torch.OutOfMemoryError, MemoryError):
             self._forget_step()
             return Outcome(trial, None)
-        except RuntimeError as error:  # what torch raises where the system refuses memory
+        except RuntimeError as error:  # torch raises this when the system refuses memory
             if "alloc" not in str(error).lower():
                 raise
             self._forget_step()
@@ -113,7 +122,7 @@ class Steps:
         self.optimizer.zero_grad()
 
     def _batch(self, trial: Trial) -> AudioNoiseBatch:
-        """Noise of full length everywhere: no batch of these sizes needs more."""
+        """Return a batch of random audio without padding, which needs the most memory for its size."""
         samples = round(trial.seconds * self.sample_rate)
         audio, noise = 0.1 * torch.randn(2, trial.batch_size, samples, device=self.device)
         lengths = torch.full((trial.batch_size,), samples, device=self.device)
@@ -127,7 +136,7 @@ class Steps:
         )
 
     def _forget_step(self) -> None:
-        """After a step that broke off: what it left in memory."""
+        """Free the memory of a step that failed."""
         self.optimizer.zero_grad()
         self._reset()
 
@@ -148,3 +157,114 @@ class Steps:
 
 def _enough(taken: list[float]) -> bool:
     return (len(taken) >= _FEWEST and sum(taken) >= _SECONDS) or (bool(taken) and taken[0] > _LONG)
+
+
+class TrialError(NestError):
+    """A step failed, so the trial cannot go on; the other checks stay valid."""
+
+
+class StartError(TrialError):
+    """The model cannot be built or trained here, so a run would fail too."""
+
+
+class OutOfTime(Exception):
+    """The time for the trial is over."""
+
+
+class TrialProcess:
+    """A process that measures trials of one `model` node.
+
+    It starts with the first trial, and again after a trial that ran out of memory. `memory` is its limit in bytes: of
+    the whole process on a CPU, of the reserved GPU memory on a GPU.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], device: str, memory: int, deadline: float) -> None:
+        self.settings, self.device, self.memory, self.deadline = settings, device, memory, deadline
+        self._process: Any = None
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> TrialProcess:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def remaining(self) -> float:
+        """Return the seconds until the deadline."""
+        return self.deadline - time.monotonic()
+
+    def measure(self, trial: Trial) -> Outcome:
+        """Measure one trial; raise OutOfTime if the deadline comes first."""
+        if self._connection is None:
+            self._start()
+        assert self._connection is not None
+        self._connection.send(trial)
+        return self._answer() or Outcome(trial, None)
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join(_SECONDS_TO_END)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            self._process = None
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context("spawn")  # CUDA cannot be used in a fork
+        self._connection, theirs = context.Pipe()
+        arguments = (theirs, dict(self.settings), self.device, self.memory)
+        self._process = context.Process(target=serve, args=arguments, name="nest-ssl doctor trial")
+        self._process.start()
+        theirs.close()
+        try:
+            ready = self._answer()
+        except TrialError as error:
+            raise StartError(str(error)) from None
+        if not ready:
+            raise StartError(
+                "the model, its gradients and its optimiser state need more memory than is free (+size=small?)"
+            )
+
+    def _answer(self) -> Any:
+        """Return the answer of the process; None if it ran out of memory and ended."""
+        assert self._connection is not None
+        try:
+            if not self._connection.poll(max(0.0, self.remaining())):
+                self.stop()
+                raise OutOfTime
+            answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            self.stop()
+            return None
+        if isinstance(answer, str):
+            self.stop()
+            raise TrialError(answer)
+        return answer
+
+
+def serve(connection: Connection, settings: Mapping[str, Any], device: str, memory: int) -> None:
+    """Build the model, then measure one trial after another until the connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
+    logging.disable(logging.CRITICAL)
+    try:
+        if device == "cuda":
+            _, total = torch.cuda.mem_get_info()
+            torch.cuda.set_per_process_memory_fraction(min(1.0, memory / total))
+        else:
+            end_above(memory)
+        steps = Steps(settings, device)
+        steps.warm_up()
+        connection.send(True)  # ready
+        while True:
+            connection.send(steps.measure(connection.recv()))
+    except (EOFError, ConnectionError):
+        return
+    except NestError as error:
+        connection.send(str(error))
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {one_line(error)}")

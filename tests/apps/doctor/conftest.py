@@ -38,4 +38,7 @@ def data(corpus: DummyCorpus, tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def command(data: list[str]) -> Callable[..., CommandLine]:
-    return lambda *overrides, name="nest_fast-conformer": CommandLine(CONFIG, name, [*data, *overrides])
+    def make(*overrides: str, name: str = "nest_fast-conformer") -> CommandLine:
+        return CommandLine(CONFIG, name, [*data, *overrides])
+
+    return make

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from nest_ssl.apps.doctor.codecs import KINDS, check_codecs, decodable
+from nest_ssl.apps.doctor.machine import KINDS, check_codecs, decodable
 
 
 def test_every_usual_kind_of_file_is_written_and_decoded_here() -> None:

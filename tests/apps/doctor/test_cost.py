@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.doctor.cost import MemoryCost, fit_memory
+from nest_ssl.apps.doctor.search import MemoryCost, fit_memory
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 
 SIZES = [(1, 2.0), (1, 5.0), (1, 12.0), (2, 2.0), (2, 5.0), (4, 12.0)]

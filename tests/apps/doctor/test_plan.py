@@ -15,8 +15,7 @@ import soxr
 
 from nest_ssl.apps.doctor.finding import Finding
 from nest_ssl.apps.doctor.machine_facts import Facts, Gpu
-from nest_ssl.apps.doctor.plan import RunPlan, make_plan
-from nest_ssl.apps.doctor.plan_checks import check_plan, check_shared_memory, workers_with_room
+from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_shared_memory, make_plan, workers_with_room
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from tests.apps.doctor.machines import made_up

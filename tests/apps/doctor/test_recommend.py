@@ -128,7 +128,7 @@ def test_the_configured_number_is_kept_if_it_is_that() -> None:
     assert workers_advice(found, configured=4, gpu=True).overrides == ()
     assert workers_advice(found, configured=0, gpu=True) == Advice(
         ("model.train_ds.num_workers=4",),
-        "a batch loads in 3 s, a step takes 1 s; with 4 the next is there in 0.75 s",
+        "a batch loads in 3 s, a step takes 1 s; with 4 workers a batch takes 0.75 s",
     )
     assert "bottleneck" in workers_advice(choose(20.0, 1.0, 8), configured=0, gpu=True).reason
 
@@ -142,9 +142,9 @@ def loaded(*seconds: float, cut_short: bool) -> Workers:
 @pytest.mark.parametrize(
     ("workers", "says", "says_not"),
     [
-        (loaded(0.22, cut_short=True), "no time to try processes", "bottleneck"),
-        (loaded(5.0, cut_short=True), "bottleneck; there was no time to try processes", "more ("),
-        (loaded(9.0, 5.0, 3.0, cut_short=True), "bottleneck; there was no time to try more", "processes ("),
+        (loaded(0.22, cut_short=True), "no time to try workers", "bottleneck"),
+        (loaded(5.0, cut_short=True), "bottleneck; there was no time to try workers", "more ("),
+        (loaded(9.0, 5.0, 3.0, cut_short=True), "bottleneck; there was no time to try more", "workers ("),
         (loaded(9.0, 5.0, 3.0, cut_short=False), "loading is the bottleneck", "no time"),
     ],
 )

@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nest_ssl.apps.doctor.bench import OutOfTime
-from nest_ssl.apps.doctor.cost import MemoryCost
-from nest_ssl.apps.doctor.search import Bucket, Limits, Search, bucket_tops
-from nest_ssl.apps.doctor.steps import Outcome, Trial
+from nest_ssl.apps.doctor.search import Bucket, Limits, MemoryCost, Search, bucket_tops
+from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, Trial
 
 LAW = MemoryCost(always=2e9, second=1e8, square=2e6)
 LENGTHS = [2.0, 10.0, 20.0]

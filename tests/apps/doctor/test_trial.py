@@ -11,13 +11,12 @@ import pytest
 from omegaconf import OmegaConf
 
 from nest_ssl.apps.doctor import trial as trial_module
-from nest_ssl.apps.doctor.bench import Bench, OutOfTime, StartError
-from nest_ssl.apps.doctor.cost import MemoryCost, fit_memory
 from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest, diagnose
 from nest_ssl.apps.doctor.loading import time_loader
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import load_train, make_plan
-from nest_ssl.apps.doctor.steps import Outcome, Trial
+from nest_ssl.apps.doctor.search import MemoryCost, fit_memory
+from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, StartError, Trial, TrialProcess
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
@@ -35,8 +34,8 @@ def settings(command: CommandLine) -> dict[str, Any]:
     return OmegaConf.to_container(load_config(command).model)  # type: ignore[return-value]
 
 
-def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = PATIENCE) -> Bench:
-    return Bench(settings(command), "cpu", memory, time.monotonic() + seconds)
+def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = PATIENCE) -> TrialProcess:
+    return TrialProcess(settings(command), "cpu", memory, time.monotonic() + seconds)
 
 
 @pytest.mark.slow
@@ -120,7 +119,7 @@ def tried(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tr
     monkeypatch.setattr(trial_module, "available_memory", lambda: 19 * GIGABYTE)
 
     def run(bench: MadeUpBench, batch_size: int = 2, **facts: Any) -> TrialReport:
-        monkeypatch.setattr(trial_module, "Bench", bench)
+        monkeypatch.setattr(trial_module, "TrialProcess", bench)
         machine = made_up(**facts)
         asked = command(f"model.train_ds.batch_size={batch_size}", "model.train_ds.num_workers=0")
         return run_trial(make_plan(load_config(asked), machine), machine, 60.0, (4.1, 12.0), lambda share, text: None)
