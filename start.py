@@ -48,6 +48,7 @@ DATA = ROOT / "data" / "dummy_ssl"
 MANIFESTS = ("train_manifest.json", "val_manifest.json", "noise_manifest.json")
 STAMP, LOG = "installed.json", "install.log"  # in an environment: what was installed into it, what pip said
 NEEDED_SPACE = 3 * GIGABYTE
+MOST_TEST_PROCESSES = 4  # each holds torch and its models: 2 GB
 
 USAGE = """usage: python start.py [task] [arguments]
 
@@ -174,11 +175,17 @@ def train(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Run the quick tests; with `--all`, or where the arguments choose tests themselves, whatever they choose."""
+    """Run the quick tests; with `--all`, or where the arguments choose tests themselves, whatever they choose.
+
+    Test files are shared out among processes; an `-n` in the arguments says among how many.
+    """
     every = "--all" in arguments
     chosen = [argument for argument in arguments if argument != "--all"]
     quick = [] if every or any(argument == "-m" or "::" in argument for argument in chosen) else ["-m", "not slow"]
-    return run(set_up("dev"), "-m", "pytest", *quick, *chosen)
+    shared_out = ["-n", str(min(os.cpu_count() or 1, MOST_TEST_PROCESSES)), "--dist", "loadfile"]
+    # threads that spin while they wait would take the cores from the other test processes
+    waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    return run(set_up("dev"), "-m", "pytest", *shared_out, *quick, *chosen, environment=waiting)
 
 
 def lint(arguments: list[str]) -> int:

@@ -171,6 +171,7 @@ def _zipped(content: bytes) -> bytes:
         (LINE.decode().encode("utf-16-le"), "text in UTF-16, not in UTF-8"),
         (bytes(100), "a binary file"),
     ],
+    ids=["gzip", "bzip2", "xz", "zip", "tar", "utf-16", "utf-16-le", "binary"],
 )
 def test_what_is_no_text_is_recognised(tmp_path: Path, content: bytes, kind: str) -> None:
     (tmp_path / "m.json").write_bytes(content)

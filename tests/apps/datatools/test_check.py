@@ -135,7 +135,7 @@ def test_headers_alone_tell_all_but_what_is_in_the_samples(
         (Rules(tolerance=1.0), {}, {"shorter": 2, "longer": 1}),
         (Rules(ignored=frozenset({"duplicate", "bad_line"})), {}, {"duplicate": 2, "bad_line": 3}),
     ],
-    ids=repr,
+    ids=["rate", "other rate", "average of channels", "tolerance", "ignored problems"],
 )
 def test_rules_say_what_is_a_problem(manifest: Path, rules: Rules, more: dict, fewer: dict) -> None:
     usual = check_manifests([str(manifest)], Rules()).kinds

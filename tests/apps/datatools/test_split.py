@@ -41,7 +41,7 @@ def read(path: Path) -> list[dict[str, Any]]:
         (Grouping.read(None, False, r"u(\d)\d*\."), lambda row: row["audio_filepath"].partition("/u")[2][0]),
         (Grouping(), lambda row: row["audio_filepath"]),
     ],
-    ids=str,
+    ids=["speaker", "folder", "pattern", "file"],
 )
 @pytest.mark.parametrize("share", [0.05, 0.3])
 def test_no_group_is_divided_and_no_line_is_lost(
