@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import debian_speech
-from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
+from nest_ssl.data.synthesis import Voice, babble, coloured_noise, hum, music, speech
 
 SHORTEST = 1.0  # seconds: what the stock configuration keeps
 PROMPT_LIMIT = 20.0  # seconds; longer clips are joined from prompts

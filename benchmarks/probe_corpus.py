@@ -25,7 +25,7 @@ import soundfile
 
 from benchmarks import debian_speech
 from benchmarks.corpus import SHORTEST, Clip, Corpus, load_corpus
-from nest_ssl.data.synthesis import SAMPLE_RATE
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.environments import cache_folder
 
 LANGUAGES = (*debian_speech.LANGUAGES, "it", "ru")

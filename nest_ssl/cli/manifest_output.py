@@ -16,6 +16,7 @@ _MOST_SUFFIXES = 5
 def made_lines(made: Made, output: Path, val: Path | None, grouping: Grouping, seed: int) -> Iterator[str]:
     """Lines for people."""
     from nest_ssl.cli.check_output import problem_lines
+    from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 
     findings = made.findings
     rates = ", ".join(f"{rate} Hz ({count:,})" for rate, count in findings.sample_rates.most_common())
@@ -23,7 +24,7 @@ def made_lines(made: Made, output: Path, val: Path | None, grouping: Grouping, s
     if made.resumed:
         yield f"{made.resumed:,} of them were read by a run that was stopped"
     if made.converted:
-        yield f"{made.converted:,} were converted to 16000 Hz FLAC by ffmpeg"
+        yield f"{made.converted:,} were converted to {SAMPLE_RATE} Hz FLAC by ffmpeg"
     if made.others:
         some = ", ".join(f"{count:,} {suffix}" for suffix, count in list(made.others.items())[:_MOST_SUFFIXES])
         yield f"passed over other files: {some}{', ...' * (len(made.others) > _MOST_SUFFIXES)}"

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.random import RandomState
 
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, babble, coloured_noise, hum, music, speech
+from nest_ssl.data.synthesis import Voice, babble, coloured_noise, hum, music, speech
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import lock_folder
 from nest_ssl.printable import say

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import RandomState
 
-SAMPLE_RATE = 16000  # Hz
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
+
 HOP = SAMPLE_RATE // 125  # 8 ms
 WINDOW = 4 * HOP
 FREQUENCIES = np.fft.rfftfreq(WINDOW, 1 / SAMPLE_RATE)  # Hz

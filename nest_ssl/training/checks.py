@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.dummy import is_generated
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.inspection.overlap import find_overlap, without_overlap
@@ -167,7 +168,7 @@ def check_bandwidth(cfg: DictConfig, trainer: Trainer, model: LightningModule) -
     if not trainer.is_global_zero or OmegaConf.select(cfg, "model.train_ds.is_tarred"):
         return
     manifests = _manifests(cfg, "train_ds", model.train_dataloader())
-    rate = OmegaConf.select(cfg, "model.sample_rate") or 16000
+    rate = sample_rate_of(OmegaConf.select(cfg, "model"))
     found = estimate_narrow_band(manifests, int(rate), _FILES) if manifests else None
     if found is not None and found.lines > 1:
         yield (

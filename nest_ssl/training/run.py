@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.config.command_line import parse_command_line
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.machine import Adjustment, Machine, fit_to_machine
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
@@ -87,7 +88,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
 
     # Trainer
     _seed(cfg.get("seed"))
-    clock, throughput = RunClock(), Throughput(_sample_rate(cfg))
+    rate = sample_rate_of(OmegaConf.select(cfg, "model.train_ds"), OmegaConf.select(cfg, "model"))
+    clock, throughput = RunClock(), Throughput(rate)
     every: list[Callback] = [
         ValidationSchedule(),
         DataChecks(cfg),
@@ -136,10 +138,6 @@ def _seed(seed: Any) -> None:
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise ConfigError(f"seed: {seed!r} is not a whole number")
     pl.seed_everything(seed, verbose=False)
-
-
-def _sample_rate(cfg: DictConfig) -> int:
-    return OmegaConf.select(cfg, "model.train_ds.sample_rate") or OmegaConf.select(cfg, "model.sample_rate") or 16000
 
 
 def _speed_callbacks(cfg: DictConfig, throughput: Throughput, machine: Machine) -> Iterator[Callback]:

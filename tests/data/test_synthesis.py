@@ -5,7 +5,8 @@ import pytest
 from numpy.random import RandomState
 
 from nest_ssl.data import synthesis
-from nest_ssl.data.synthesis import SAMPLE_RATE, Voice, speech
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
+from nest_ssl.data.synthesis import Voice, speech
 
 
 def test_short_time_spectra_are_undone_by_overlap_and_add() -> None:

@@ -12,6 +12,7 @@ import soundfile
 from nest_ssl.apps.doctor.finding import GIGABYTE, Finding, gigabytes
 from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
 from nest_ssl.data.audio import AudioSegment
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.errors import AudioError
 
 OLDEST_PYTHON, NEWEST_TESTED_PYTHON = (3, 10), (3, 13)
@@ -34,7 +35,6 @@ KINDS = {  # name: (suffix, format, subtype) in libsndfile's terms
     "opus": ("opus", "OGG", "OPUS"),
 }
 _NEEDED = ("wav", "flac")
-_RATE = 16000  # of the test sound, half a second
 
 
 def check_machine(facts: Facts) -> list[Finding]:
@@ -224,7 +224,7 @@ def check_codecs() -> Finding:
 
 def decodable(kinds: dict[str, tuple[str, str, str]] | None = None) -> list[str]:
     """Write half a second of sound in each kind; return the kinds that decode to nearly the same sound."""
-    samples = 0.5 * np.sin(2 * np.pi * 440 * np.arange(_RATE // 2) / _RATE)
+    samples = 0.5 * np.sin(2 * np.pi * 440 * np.arange(SAMPLE_RATE // 2) / SAMPLE_RATE)
     with tempfile.TemporaryDirectory(prefix="nest_ssl-") as folder:
         return [kind for kind, how in (kinds or KINDS).items() if _decodes(samples, Path(folder), *how)]
 
@@ -232,9 +232,9 @@ def decodable(kinds: dict[str, tuple[str, str, str]] | None = None) -> list[str]
 def _decodes(samples: np.ndarray, folder: Path, suffix: str, form: str, subtype: str) -> bool:
     path = folder / f"sound.{suffix}"
     try:
-        soundfile.write(path, samples, _RATE, format=form, subtype=subtype)
-        read = AudioSegment.from_file(str(path), target_sr=_RATE).samples
+        soundfile.write(path, samples, SAMPLE_RATE, format=form, subtype=subtype)
+        read = AudioSegment.from_file(str(path), target_sr=SAMPLE_RATE).samples
     except (AudioError, soundfile.SoundFileError, RuntimeError, ValueError, TypeError):  # an old version of soundfile
         return False
-    loudness = float(np.sqrt(np.mean(samples**2)))
-    return abs(len(read) - len(samples)) < _RATE / 4 and abs(float(np.sqrt(np.mean(read**2))) / loudness - 1) < 0.25
+    loudness, of_samples = (float(np.sqrt(np.mean(np.square(some)))) for some in (read, samples))
+    return abs(len(read) - len(samples)) < SAMPLE_RATE / 4 and abs(loudness / of_samples - 1) < 0.25

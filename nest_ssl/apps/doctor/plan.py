@@ -20,6 +20,7 @@ from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.settings import CheckpointSettings
 from nest_ssl.data import build_dataloader
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.manifest import Manifest, manifests_in
 from nest_ssl.data.sources import sources
@@ -196,7 +197,7 @@ def _check_data(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
 def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
     if plan.train_ds.get("is_tarred") or not plan.manifests:
         return
-    rate = plan.train_ds.get("sample_rate") or plan.cfg.model.get("sample_rate") or 16000
+    rate = sample_rate_of(plan.train_ds, plan.cfg.model)
     found = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
     if found.lines > 1:
         yield Finding(
@@ -250,7 +251,7 @@ def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     durations = plan.durations()
     longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
     seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
-    batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * (data.get("sample_rate") or 16000)
+    batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * sample_rate_of(data)
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 

@@ -19,6 +19,7 @@ import torch
 from omegaconf import OmegaConf
 
 from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.memory import end_above, peak_bytes, reset_peak, used_bytes
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
@@ -68,7 +69,7 @@ class Steps:
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
         self.device = torch.device(device)
-        self.sample_rate = int(settings.get("sample_rate") or 16000)
+        self.sample_rate = int(sample_rate_of(settings))
         torch.manual_seed(0)
         self.model = EncDecDenoiseMaskedTokenPredModel(cfg=OmegaConf.create(dict(settings))).to(self.device)
         self.model.train()

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.export import Dim
 
 from nest_ssl.apps.export.network import Kind, frame_ratio
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 OUTPUTS = ("outputs", "encoded_lengths")  # (B, D, U) and (B); NeMo's names
@@ -37,7 +38,7 @@ class Interface:
         return cls(
             kind=kind,
             features=features,
-            sample_rate=int(model.settings["preprocessor"].get("sample_rate", 16000)),
+            sample_rate=int(sample_rate_of(model.settings["preprocessor"])),
             hop_length=model.preprocessor.hop_length,
             frame_ratio=frame_ratio(model.encoder, features),
             known_positions=int(model.settings["encoder"].get("pos_emb_max_len", 5000)),

@@ -7,7 +7,6 @@ import math
 import numpy as np
 
 Hertz = float
-MODEL_RATE = 16000  # Hz, of our configurations
 NARROW = 0.75  # of the model's highest frequency; what ends below is narrow for it
 SECONDS = 10.0  # of a file are enough to tell
 _EDGES: tuple[Hertz, ...] = (4000, 5512.5)  # where speech ends that was sampled at 8000 and 11025 Hz

@@ -11,9 +11,9 @@ import subprocess
 from pathlib import Path
 
 from nest_ssl.atomic import atomic_write
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.errors import AudioError, one_line
 
-RATE = 16000  # Hz
 _MOST_SECONDS_OF_WORK = 1800
 _MOST_SECONDS_OF_AUDIO = 24 * 3600
 # Playlists (hls, concat, sdp) are not among them: they would open what they name.
@@ -36,7 +36,7 @@ def convert(source: Path, target: Path, program: str) -> None:
             *(program, "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-threads", "1"),
             *("-protocol_whitelist", "file", "-format_whitelist", ",".join(_CONTAINERS)),
             *("-i", f"file:{source.absolute()}", "-map", "0:a:0", "-vn", "-sn", "-dn", "-map_metadata", "-1"),
-            *("-t", str(_MOST_SECONDS_OF_AUDIO), "-ar", str(RATE), "-sample_fmt", "s16"),
+            *("-t", str(_MOST_SECONDS_OF_AUDIO), "-ar", str(SAMPLE_RATE), "-sample_fmt", "s16"),
             *("-f", "flac", "-y", f"file:{temporary.absolute()}"),
         ]
         try:

@@ -10,7 +10,7 @@ import numpy as np
 import soundfile
 
 from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames, refuse_size
-from nest_ssl.data.audio.resample import resample
+from nest_ssl.data.audio.sample_rate import resample
 from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.errors import AudioError
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nest_ssl.data.audio import AudioFile
-from nest_ssl.data.audio.bandwidth import MODEL_RATE, SECONDS, Hertz, is_narrow, measure_bandwidth
+from nest_ssl.data.audio.bandwidth import SECONDS, Hertz, is_narrow, measure_bandwidth
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.manifest import Manifest, ManifestEntry, Seconds
 from nest_ssl.data.problems import file_name
 from nest_ssl.errors import AudioError
@@ -23,7 +24,7 @@ class NarrowBand:
     seconds: Seconds = 0.0
     example: str = ""  # manifest:line, or a file
     highest: Hertz = 0.0  # of the example
-    model_rate: int = MODEL_RATE
+    model_rate: int = SAMPLE_RATE
 
     def add(self, bandwidth: Hertz, seconds: Seconds, place: str, model_rate: int | None = None) -> None:
         """Take note of one line."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from nest_ssl.data.audio.entry import check_offset
 from nest_ssl.data.audio.opening import HIGHEST_RATE, LOWEST_RATE
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
 from nest_ssl.data.manifest import ManifestEntry, line_blocks, parse_rows
 from nest_ssl.data.paths import resolve_path
@@ -22,7 +23,6 @@ Cut = Any  # lhotse's
 
 _ENTRY, _ERROR = "nest_ssl_entry", "nest_ssl_error"  # custom fields of a cut
 _BYTES_AT_ONCE = 2**20
-_RATE_OF_THE_UNREADABLE = 16000  # any will do: nothing is read at it
 _FIRST_READER = re.compile(r"^Exception #0 .*?: <class '[^']*'>: (.+)$", re.MULTILINE)
 
 
@@ -65,7 +65,7 @@ class ManifestCuts:
                     skipped += 1
                     if self.unreadable == "stop" or skipped > MOST_SKIPPED_IN_A_ROW:
                         raise with_line(found, entry) from None
-                    cut, error = _as_said(entry, _RATE_OF_THE_UNREADABLE), (str(found), found.kind)
+                    cut, error = _as_said(entry, SAMPLE_RATE), (str(found), found.kind)
                 cut.custom = {_ENTRY: entry}
                 if error is not None:
                     cut.custom[_ERROR] = error

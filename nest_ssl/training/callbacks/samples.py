@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nest_ssl.atomic import atomic_write
 from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.errors import one_line
 from nest_ssl.model import MaskedPrediction
 
@@ -137,8 +138,8 @@ def _log_picture(logger: Logger, name: str, pixels: NDArray[np.uint8], step: int
 
 
 def sample_rate(model: Any) -> int:
-    """Of the validation data, as its loader takes it."""
-    return model.settings["validation_ds"].get("sample_rate") or model.settings.get("sample_rate") or 16000
+    """Return the sample rate at which the validation data is loaded."""
+    return sample_rate_of(model.settings["validation_ds"], model.settings)
 
 
 def _array(tensor: torch.Tensor, kind: Any) -> NDArray[Any]:

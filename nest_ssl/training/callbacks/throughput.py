@@ -19,6 +19,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from torch import Tensor
 
 from nest_ssl.data import AudioNoiseBatch
+from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.training.run_length import will_log
 
 Activity = Literal["starting", "waiting", "stepping", "validating", "between"]
@@ -44,7 +45,7 @@ class TimeBreakdown:
     stepping: float = 0.0
     validating: float = 0.0
     between: float = 0.0  # logging, callbacks, copies to the device
-    sample_rate: int = 16000
+    sample_rate: int = SAMPLE_RATE
 
     def since(self, earlier: TimeBreakdown) -> TimeBreakdown:
         """Return the part that came after `earlier`."""

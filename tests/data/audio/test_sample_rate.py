@@ -4,7 +4,7 @@ import librosa
 import numpy as np
 import pytest
 
-from nest_ssl.data.audio.resample import resample
+from nest_ssl.data.audio.sample_rate import resample
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16001, 22050, 44100, 48000])
