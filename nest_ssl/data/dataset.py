@@ -16,7 +16,8 @@ from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import read_entry
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
-from nest_ssl.data.manifest import Seconds, load_manifest
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.noise import load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
 from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, usable

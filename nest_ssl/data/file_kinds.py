@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, for somebody who gave audio or a packed file where a manifest was expected."""
+"""Recognise a file by its first bytes, for users who gave audio or an archive instead of a manifest."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ _KINDS = (
 
 
 def not_text(start: bytes) -> str | None:
-    """What a file that begins so is, in words that follow `is`; None for text."""
+    """Return what a file with these first bytes is, as words after `is`; None for text."""
     looked_at = start[:_MOST_LOOKED_AT]
     return next((words for pattern, words in _KINDS if pattern.match(looked_at)), None)

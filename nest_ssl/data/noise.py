@@ -16,7 +16,8 @@ from torch.nn.functional import pad
 
 from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile, to_float
-from nest_ssl.data.manifest import ManifestEntry, load_manifest
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.noise_parts import SoundingParts, SummedParts
 from nest_ssl.data.paths import split_paths
 from nest_ssl.data.problems import Problem, broken

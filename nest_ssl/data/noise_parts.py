@@ -17,7 +17,7 @@ import numpy as np
 
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.audio.opening import as_frames
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.running_sum import RunningSums
 from nest_ssl.errors import AudioError
 

@@ -1,23 +1,25 @@
-"""Where the files that configurations and manifests name are to be found."""
+"""Paths that configurations and manifests contain: how they are written, and where the files are."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import nest_ssl
 
 PROJECT_NAME = "nest_ssl_project"  # what users call the repository's root
 PROJECT_ROOT = Path(nest_ssl.__file__).resolve().parents[1]
+_SPEECH_KEYS = ("manifest_filepath", "cuts_path", "shar_path")
 
 
 def resolve_path(name: str, folder: str = "") -> str:
-    """A relative path is looked up in `folder`, then in the working directory; the first existing file wins.
+    """Look up a relative path in `folder`, then in the working directory; return the first existing file.
 
-    `nest_ssl_project/...` that exists in neither stands for the working directory or the project's own folder. A path
-    that exists nowhere is returned as it would be opened, so that the error names it.
+    `nest_ssl_project/...` is also looked up in the working directory and the project's own folder without that prefix.
+    A path that exists nowhere is returned as it would be opened, so that the error names it.
     """
     path = os.path.expanduser(name)  # noqa: PTH111 - plain strings: this runs for every item that is read
     if os.path.isabs(path):  # noqa: PTH117
@@ -30,7 +32,7 @@ def resolve_path(name: str, folder: str = "") -> str:
 
 
 def real_name(path: str) -> str:
-    """One name for a file, however its path is spelled; of links, those of folders are followed."""
+    """Return one name for all spellings of a file's path; links to folders are followed, links to files are not."""
     folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100
     return os.path.normcase(f"{_real_folder(folder)}/{name}")
 
@@ -41,7 +43,23 @@ def _real_folder(folder: str) -> str:
 
 
 def split_paths(value: str | Sequence) -> list[str]:
-    """Flatten what a configuration may say: one path, several separated by commas, or (nested) lists of those."""
+    """Flatten a configuration value: one path, several separated by commas, or (nested) lists of those."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return [path for part in value for path in split_paths(part)]
+
+
+def speech_paths(node: Mapping[str, Any] | None) -> list[str]:
+    """Return the manifests, cut sets and Shar folders that a plain `*_ds` node names."""
+    return [path for text in _texts([(node or {}).get(key) for key in _SPEECH_KEYS]) for path in split_paths(text)]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield every string in (nested) lists, which may hold weights too, and in the values of mappings."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from nest_ssl.data.dummy import is_generated
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.inspection.overlap import find_overlap, without_overlap
 from nest_ssl.data.manifest import Manifest, load_manifest, manifests_in
-from nest_ssl.data.sources import sources
+from nest_ssl.data.paths import speech_paths
 from nest_ssl.data.tarred.shards import expand_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.model.agreement import check_agreement
@@ -75,7 +75,7 @@ def check_generated_data(cfg: DictConfig, command: Sequence[str]) -> Iterator[st
     Refuse it where the value is the configuration's own; where the user typed it, it is wanted, and worth a warning.
     """
     nodes = {name: _plain(cfg.model.get(name)) for name in _SETS}
-    named = {name: sources(node) for name, node in nodes.items()}
+    named = {name: speech_paths(node) for name, node in nodes.items()}
     if not keeps_results(cfg):
         return
     own = {name: [path for path in paths if not is_generated(path)] for name, paths in named.items()}
@@ -83,7 +83,7 @@ def check_generated_data(cfg: DictConfig, command: Sequence[str]) -> Iterator[st
         if named[name] and not own[name] and own[other]:
             yield _generated_speech(name, named[name][0], own[other], command)
     for name, node in nodes.items():
-        noise = [path for path in sources({"manifest_filepath": node.get("noise_manifest")}) if is_generated(path)]
+        noise = [path for path in speech_paths({"manifest_filepath": node.get("noise_manifest")}) if is_generated(path)]
         if own[name] and noise:
             yield (
                 f"model.{name}.noise_manifest: {noise[0]} is generated noise, mixed into your own speech; give "
@@ -141,7 +141,7 @@ def check_validation(cfg: DictConfig, command: Sequence[str]) -> Iterator[str]:
 def _no_validation(cfg: DictConfig) -> str | None:
     """Return the setting that switches validation off; None if there is a validation."""
     node = _plain(cfg.model.get("validation_ds"))
-    if not sources(node):
+    if not speech_paths(node):
         return "model.validation_ds.manifest_filepath=null" if node else "model.validation_ds=null"
     limit = OmegaConf.select(cfg, "trainer.limit_val_batches")
     return "trainer.limit_val_batches=0" if limit is not None and not limit else None
@@ -190,7 +190,7 @@ def _manifests(cfg: DictConfig, name: str, loader: Any) -> list[Manifest]:
     if found or not node.get("use_lhotse") or node.get("tarred_audio_filepaths"):
         return found
     key = f"model.{name}.manifest_filepath"
-    names = expand_paths(sources({"manifest_filepath": node.get("manifest_filepath")}), key)
+    names = expand_paths(speech_paths({"manifest_filepath": node.get("manifest_filepath")}), key)
     with suppress(ManifestError):  # lhotse reports what it cannot read
         return [load_manifest(names, key=key, skip_bad_lines=True)] if names else []
     return []

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from nest_ssl.config.numerics import Numerics
 from nest_ssl.data import build_dataloader
-from nest_ssl.data.sources import sources
+from nest_ssl.data.paths import speech_paths
 from nest_ssl.errors import ConfigError
 
 
@@ -30,7 +30,7 @@ class NestDataModule(pl.LightningDataModule):
         """Lightning's hook, in every process once its rank is known: make the loaders."""
         if stage == "fit":
             self.setup_training_data(self._node("train_ds"))
-        if stage in ("fit", "validate") and sources(self.settings.get("validation_ds")):
+        if stage in ("fit", "validate") and speech_paths(self.settings.get("validation_ds")):
             self.setup_validation_data(self._node("validation_ds"))
 
     def setup_training_data(self, config: Mapping[str, Any]) -> None:

@@ -187,7 +187,7 @@ def test_text_is_not_taken_for_anything_else(tmp_path: Path, start: bytes) -> No
 
 
 def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nest_ssl.data.manifest._LONGEST_LINE", 2**10)
+    monkeypatch.setattr("nest_ssl.data.manifest_lines._LONGEST_LINE", 2**10)
     (tmp_path / "m.json").write_bytes(b" " * 2**20)
     with pytest.raises(ManifestError, match=r"m\.json: has a line of more than 1024 bytes"):
         load_manifest([str(tmp_path / "m.json")])

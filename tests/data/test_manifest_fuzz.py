@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from nest_ssl.data.file_kinds import not_text
-from nest_ssl.data.manifest import load_manifest, numbered_lines, parse_line
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.manifest_lines import numbered_lines, parse_line
 from nest_ssl.errors import ManifestError
 
 numbers = st.one_of(

@@ -10,7 +10,8 @@ import pytest
 
 from nest_ssl.data.audio import AudioSegment
 from nest_ssl.data.audio.entry import read_entry
-from nest_ssl.data.manifest import ManifestEntry, load_manifest
+from nest_ssl.data.manifest import load_manifest
+from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.problems import Problem, ProblemWarnings, broken, count_by_kind
 from nest_ssl.errors import AudioError
 

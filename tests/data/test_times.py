@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lhotse import CutSet, MonoCut, Recording
 
 from nest_ssl.data import build_dataloader
-from nest_ssl.data.times import wrong_time
+from nest_ssl.data.manifest_lines import wrong_time
 from nest_ssl.errors import ManifestError
 
 RATE = 16000

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nest_ssl.data.manifest import fingerprint
+from nest_ssl.data.manifest import stable_hash
 from nest_ssl.errors import NestError
 
 # What libsndfile or ffmpeg reads. Names of other files are no reason to try.
@@ -48,7 +48,7 @@ def read_folders(folders: Sequence[Path], without: Path | None = None) -> Folder
             raise NestError(f"{folder}: is not a folder; give folders of audio files")
         for place, names in _walk(folder, skipped, seen):
             below = place.relative_to(folder)
-            unique = f"{folder.resolve().name}-{fingerprint(str(folder.resolve())) >> 32:08x}"
+            unique = f"{folder.resolve().name}-{stable_hash(str(folder.resolve())) >> 32:08x}"
             for name in names:
                 suffix = Path(name).suffix.lower()
                 if suffix in SUFFIXES:

@@ -25,7 +25,7 @@ from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
 from nest_ssl.data.inspection.overlap import Overlap, Parts, shared_audio
-from nest_ssl.data.manifest import line_blocks
+from nest_ssl.data.manifest_lines import line_blocks
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import ManifestError, NestError

@@ -11,7 +11,8 @@ from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.bandwidth import Hertz, measure_bandwidth
 from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
 from nest_ssl.data.audio.loudness import Loudness, measure_loudness
-from nest_ssl.data.manifest import ManifestEntry, Row, Seconds, fingerprint, numbered_lines, parse_json, parse_value
+from nest_ssl.data.manifest import stable_hash
+from nest_ssl.data.manifest_lines import ManifestEntry, Row, Seconds, numbered_lines, parse_json, parse_value
 from nest_ssl.data.paths import real_name
 from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, broken, file_name, length_problem, problem
 from nest_ssl.errors import AudioError
@@ -170,4 +171,4 @@ def _fingerprints(entry: ManifestEntry) -> tuple[int, int]:
     """Of the part and of the file: two of ten million that differ are taken for the same once in 300,000 checks."""
     names = [entry.audio_file] if isinstance(entry.audio_file, str) else entry.audio_file
     file = "\0".join(map(real_name, names))
-    return fingerprint(f"{file}\0{entry.offset}\0{entry.duration}"), fingerprint(file)
+    return stable_hash(f"{file}\0{entry.offset}\0{entry.duration}"), stable_hash(file)

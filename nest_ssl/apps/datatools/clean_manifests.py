@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from nest_ssl.atomic import atomic_write
-from nest_ssl.data.manifest import line_blocks, parse_json
+from nest_ssl.data.manifest_lines import line_blocks, parse_json
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import NestError
 

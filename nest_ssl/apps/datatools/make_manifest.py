@@ -24,7 +24,7 @@ from nest_ssl.apps.datatools.labels import Labels
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
 from nest_ssl.data.audio.ffmpeg import convert, find_ffmpeg
-from nest_ssl.data.manifest import ManifestEntry
+from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, NestError
 

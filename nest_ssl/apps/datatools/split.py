@@ -20,7 +20,8 @@ import numpy as np
 
 from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
 from nest_ssl.apps.datatools.line_facts import NOT_CATEGORIES
-from nest_ssl.data.manifest import Seconds, fingerprint, parse_rows, parse_value
+from nest_ssl.data.manifest import stable_hash
+from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import ManifestError, NestError, nearest
 
@@ -107,7 +108,7 @@ def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: fl
         )
     numbers = np.array([-1 if group is None else names[group] for group in groups])
     totals = np.bincount(numbers + 1, weights=sizes, minlength=len(names) + 1)[1:]
-    order = sorted(names, key=lambda name: (fingerprint(f"{seed}\0{name}"), name))
+    order = sorted(names, key=lambda name: (stable_hash(f"{seed}\0{name}"), name))
     wanted, taken, chosen = share * sizes.sum(), 0.0, np.zeros(len(names) + 1, dtype=bool)
     for name in order:
         size = float(totals[names[name]])

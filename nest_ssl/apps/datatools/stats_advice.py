@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nest_ssl.data.loading.buckets import DurationBatches
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 
 MOST_HOURS_DROPPED = 0.01  # by a limit
 LONGEST: Seconds = 60.0  # max_duration of the configuration; a longer clip leaves no memory for others

@@ -11,7 +11,7 @@ import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import CheckedLine
 from nest_ssl.apps.datatools.line_facts import NOT_CATEGORIES, as_category
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 
 MOST_VALUES = 100_000  # of a field; one with more is not remembered
 _ABSENT = -1

@@ -17,7 +17,7 @@ from nest_ssl.apps.datatools.check import Findings, Progress, check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules, parse_or_problem
 from nest_ssl.apps.datatools.stats_columns import Columns
 from nest_ssl.data.audio import ChannelSelector
-from nest_ssl.data.manifest import line_blocks, numbered_lines, usual_rows, usual_values
+from nest_ssl.data.manifest_lines import decode_block, line_blocks, numbered_lines, rows_of_values
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import ManifestError
@@ -80,8 +80,8 @@ def _parse(
     file: str, first: int, block: bytes, findings: Findings
 ) -> tuple[list[dict[str, Any]], list[str], np.ndarray]:
     """JSON values, paths and durations of a block's entries; its other lines become problems."""
-    usual = usual_values(block)
-    rows = None if usual is None else usual_rows(first, usual)
+    usual = decode_block(block)
+    rows = None if usual is None else rows_of_values(first, usual)
     if usual is not None and rows is not None:
         findings.lines += len(usual)
         return usual, rows.paths, rows.durations

@@ -9,7 +9,7 @@ from pathlib import Path
 import soundfile
 
 from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.tarred.members import audio_suffixes
 from nest_ssl.errors import AudioError
 

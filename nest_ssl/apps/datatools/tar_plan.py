@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.data.manifest import Seconds, parse_rows, parse_value
+from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.tarred.members import file_id
 from nest_ssl.errors import ManifestError, NestError

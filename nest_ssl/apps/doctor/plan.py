@@ -23,7 +23,7 @@ from nest_ssl.data import build_dataloader
 from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.manifest import Manifest, manifests_in
-from nest_ssl.data.sources import sources
+from nest_ssl.data.paths import speech_paths
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.model.size import check_size, part_bytes
 from nest_ssl.training.checks import check_model
@@ -100,7 +100,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
         list(check_model(cfg, ()))
     loader = _open(settings, "train_ds", problems)
-    if sources(settings.get("validation_ds")):
+    if speech_paths(settings.get("validation_ds")):
         _open(settings, "validation_ds", problems)
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)

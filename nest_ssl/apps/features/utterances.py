@@ -13,7 +13,8 @@ from torch import Tensor
 
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import read_entry, seconds_in_file
-from nest_ssl.data.manifest import ManifestEntry, Seconds, fingerprint, parse_rows, parse_value
+from nest_ssl.data.manifest import stable_hash
+from nest_ssl.data.manifest_lines import ManifestEntry, Seconds, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import file_name, with_line
 from nest_ssl.errors import AudioError, ManifestError
@@ -93,7 +94,7 @@ def _name(entry: ManifestEntry, folder: str, taken: dict[str, Any]) -> str:
     parent, _, last = name.rpartition("/")
     is_long, is_one_of_several = len(last.encode()) > _LONGEST_NAME, not isinstance(entry.audio_file, str)
     if is_long or is_one_of_several or taken.setdefault(name.casefold(), part) != part:
-        last = f"{last.encode()[:_LONGEST_NAME].decode(errors='ignore')}~{fingerprint(repr(part)):016x}"
+        last = f"{last.encode()[:_LONGEST_NAME].decode(errors='ignore')}~{stable_hash(repr(part)):016x}"
     return f"{parent}/{last}" if parent else last
 
 

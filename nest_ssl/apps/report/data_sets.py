@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.apps.report.run import Run
-from nest_ssl.data.manifest import parse_rows
+from nest_ssl.data.manifest_lines import parse_rows
 from nest_ssl.data.paths import resolve_path, split_paths
 from nest_ssl.data.tarred.shards import expand_paths
 from nest_ssl.errors import NestError, one_line

@@ -10,7 +10,8 @@ import numpy as np
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.audio.bandwidth import SECONDS, Hertz, is_narrow, measure_bandwidth
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
-from nest_ssl.data.manifest import Manifest, ManifestEntry, Seconds
+from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.data.problems import file_name
 from nest_ssl.errors import AudioError
 

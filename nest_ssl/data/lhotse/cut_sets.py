@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.data.checks import CheckedNode
-from nest_ssl.data.lhotse.cut_sources import refuse_other_sources
+from nest_ssl.data.lhotse.cut_checks import check_cut_times, refuse_other_sources
 from nest_ssl.data.lhotse.manifest_cuts import Cut, ManifestCuts, error_of
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy
 from nest_ssl.data.tarred.shards import expand_paths
-from nest_ssl.data.times import check_cut_times
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.regular_file import why_not_regular
 

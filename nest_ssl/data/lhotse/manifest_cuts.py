@@ -13,16 +13,16 @@ from nest_ssl.data.audio.entry import check_offset
 from nest_ssl.data.audio.opening import HIGHEST_RATE, LOWEST_RATE
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
-from nest_ssl.data.manifest import ManifestEntry, line_blocks, parse_rows
+from nest_ssl.data.manifest_lines import ManifestEntry, Seconds, line_blocks, parse_rows, wrong_time
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy, file_name, with_line
-from nest_ssl.data.times import LONGEST, wrong_time
 from nest_ssl.errors import AudioError, ManifestError, one_line
 
 Cut = Any  # lhotse's
 
 _ENTRY, _ERROR = "nest_ssl_entry", "nest_ssl_error"  # custom fields of a cut
 _BYTES_AT_ONCE = 2**20
+_LONGEST: Seconds = 1e9  # 31 years: up to this, times are exact to less than a sample
 _FIRST_READER = re.compile(r"^Exception #0 .*?: <class '[^']*'>: (.+)$", re.MULTILINE)
 
 
@@ -157,7 +157,7 @@ def _as_said(entry: ManifestEntry, rate: int) -> Cut:
     from lhotse.utils import compute_num_samples
 
     assert entry.duration is not None
-    path, length = file_name(entry), min(entry.duration + entry.offset, LONGEST)
+    path, length = file_name(entry), min(entry.duration + entry.offset, _LONGEST)
     recording = Recording(
         id=path,
         sources=[AudioSource(type="file", channels=[0], source=path)],
@@ -174,7 +174,7 @@ def _part(recording: Any, entry: ManifestEntry) -> Cut:
     cut = recording.to_cut()
     if not entry.whole_file:
         assert entry.duration is not None
-        offset, duration = min(entry.offset, LONGEST), min(entry.duration, LONGEST)
+        offset, duration = min(entry.offset, _LONGEST), min(entry.duration, _LONGEST)
         cut = cut.truncate(offset=offset, duration=duration, preserve_id=True)
         cut.id = f"{cut.id}-{round(offset * 100):06d}-{round(duration * 100):06d}"
     return cut

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, DistributedSampler
 
 from nest_ssl.data.batch import AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.data.manifest import Seconds
+from nest_ssl.data.manifest_lines import Seconds
 
 Batches = list[np.ndarray]  # each the indices of its utterances
 

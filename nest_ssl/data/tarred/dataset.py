@@ -22,7 +22,7 @@ from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
 from nest_ssl.data.loading.shared_arrays import SharedArray
 from nest_ssl.data.loading.stream import Place, Stream, this_worker
-from nest_ssl.data.manifest import Manifest, fingerprint
+from nest_ssl.data.manifest import Manifest, stable_hash
 from nest_ssl.data.problems import Problem, giving_up
 from nest_ssl.data.tarred.members import Member, audio_members, file_id, open_shard, read_member
 from nest_ssl.data.tarred.shards import ShardStrategy, share_of, shuffled
@@ -150,14 +150,14 @@ class EntriesByFile:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        digests = np.fromiter((fingerprint(self._file_id(i)) for i in range(len(manifest))), np.uint64, len(manifest))
+        digests = np.fromiter((stable_hash(self._file_id(i)) for i in range(len(manifest))), np.uint64, len(manifest))
         order = np.argsort(digests, kind="stable")
         self._order, self._digests = SharedArray(order), SharedArray(digests[order])
 
     def of(self, member: Member) -> list[int]:
         """Their numbers, in the manifest's order."""
         name = file_id(member.name)
-        digest = np.uint64(fingerprint(name))
+        digest = np.uint64(stable_hash(name))
         first, last = (int(np.searchsorted(self._digests.values, digest, side)) for side in ("left", "right"))
         return [index for index in self._order.values[first:last].tolist() if self._file_id(index) == name]
 

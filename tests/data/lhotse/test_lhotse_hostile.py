@@ -21,7 +21,7 @@ from lhotse.serialization import get_current_io_backend
 
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.lhotse import readers as lhotse_readers
-from nest_ssl.data.lhotse.cut_sources import refuse_other_sources
+from nest_ssl.data.lhotse.cut_checks import refuse_other_sources
 from nest_ssl.errors import NestError
 
 RATE = 16000
@@ -102,7 +102,7 @@ def test_a_source_that_is_no_file_is_refused_wherever_it_is(tmp_path: Path, kind
     canary = tmp_path / "ran"
     command = f"touch '{canary}'; cat '{_clip(tmp_path)}'"
     source = f"pipe:{command}" if kind == "url" else command
-    with pytest.raises(NestError, match="expected a file: nothing is run"):
+    with pytest.raises(NestError, match="expected a file, not a command"):
         _read_lines(tmp_path, [PLACES[place](_recording(kind, source), _clip(tmp_path))])
     assert not canary.exists()
 
@@ -172,7 +172,7 @@ def test_shar_brings_no_transform_that_runs_anything(tmp_path: Path) -> None:
         }
     ).encode()
     _write_tar(Path(fields["recording"]), members)
-    with pytest.raises(NestError, match="expected a file: nothing is run"):
+    with pytest.raises(NestError, match="expected a file, not a command"):
         _read_all(shar_path=fields)
     assert not canary.exists()
 
