@@ -15,8 +15,8 @@ import yaml
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from nest_ssl.checkpoint.inspection import DEEPEST, Refused, refuse_sprawl
-from nest_ssl.checkpoint.yaml_numbers import odd_scalar
+from nest_ssl.checkpoint.inspection import Refused, refuse_sprawl
+from nest_ssl.checkpoint.yaml_guard import why_hostile
 from nest_ssl.config.targets import TARGETS
 from nest_ssl.errors import CheckpointError, one_line
 
@@ -37,7 +37,9 @@ def parse_config(content: bytes | str, path: Path) -> DictConfig:
     if len(content) > LARGEST_CONFIG:
         raise CheckpointError(f"{path}: refused: its configuration is longer than {LARGEST_CONFIG} bytes")
     text = content.decode("utf-8") if isinstance(content, bytes) else content
-    _refuse_hostile_yaml(text, path)
+    reason = why_hostile(text, aliases=False)
+    if reason is not None:
+        raise CheckpointError(f"{path}: refused: its configuration: {one_line(reason)}")
     config = OmegaConf.create(text)
     if not isinstance(config, DictConfig):
         raise CheckpointError(f"{path}: its configuration is not a table of settings")
@@ -91,21 +93,6 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from _texts(item)
-
-
-def _refuse_hostile_yaml(text: str, path: Path) -> None:
-    """Aliases can grow without bound when copied, deep nesting costs the parser the square of its depth, and some
-    numbers are not what they look like."""
-    depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        if isinstance(event, yaml.AliasEvent):
-            raise CheckpointError(f"{path}: refused: its configuration uses YAML aliases")
-        wrong = odd_scalar(event) if isinstance(event, yaml.ScalarEvent) else None
-        if wrong is not None:
-            raise CheckpointError(f"{path}: refused: its configuration, {one_line(wrong)}")
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise CheckpointError(f"{path}: refused: its configuration is nested more than {DEEPEST} deep")
 
 
 def refuse_growth(config: DictConfig, path: Path | str, most: int = _MOST_VALUES) -> None:

@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, refuse_growth
-from nest_ssl.checkpoint.inspection import DEEPEST
-from nest_ssl.checkpoint.yaml_numbers import odd_number
+from nest_ssl.checkpoint.yaml_guard import MOST_VALUES, why_hostile
 from nest_ssl.compat import (
     hydra_file_name,
     hydra_file_source,
@@ -34,7 +32,6 @@ from nest_ssl.regular_file import open_regular
 _FileSource: Any = hydra_file_source()
 _PackageSource: Any = hydra_package_source()
 _StructuredSource: Any = hydra_structured_source()
-_MOST_VALUES = 10_000  # beyond those that are written out: lists of manifests can be long
 _MOST_COPIES = 1000  # of one text in others
 _HYDRAS_OWN = ("pkg://hydra.conf", "structured://")  # its own files, and what was registered in this process
 _REFERENCE = re.compile(r"\$\{[^{}]*?([\w-]*)\]?\}")  # its last word is the name of the key
@@ -111,35 +108,9 @@ def refuse_hostile_yaml(path: Path) -> None:
         content = file.read(LARGEST_CONFIG + 1)
     if len(content) > LARGEST_CONFIG:
         raise ConfigError(f"{path}: refused: {path.stat().st_size} bytes; at most {LARGEST_CONFIG} are read")
-    if b"*" in content and b"&" in content:
-        _refuse_alias_growth(content, path)
-    wrong = odd_number(content.decode("utf-8", errors="replace"))
-    if wrong is not None:
-        raise ConfigError(f"{path}: {one_line(wrong)}")
-
-
-def _refuse_alias_growth(content: bytes, path: Path) -> None:
-    sizes: dict[str | None, int] = {}  # of what each anchor stands for
-    within: list[tuple[str | None, int]] = [(None, 0)]  # open tables and lists: anchor, values so far
-    written = 0
-    for event in yaml.parse(content, Loader=yaml.SafeLoader):
-        size, written = 0, written + 1
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor in dict(within):
-                raise ConfigError(f"{path}: refused: alias *{event.anchor} stands for what it is in")
-            size = sizes.get(event.anchor, 0)
-        elif isinstance(event, yaml.ScalarEvent):
-            size = sizes[event.anchor] = 1 + len(event.value) // 100
-        elif isinstance(event, yaml.CollectionStartEvent):
-            within.append((event.anchor, 1))
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, size = within.pop()
-            sizes[anchor] = size
-        within[-1] = (within[-1][0], within[-1][1] + size)
-        if within[-1][1] > _MOST_VALUES + written:
-            raise ConfigError(f"{path}: refused: its aliases unfold to more than {_MOST_VALUES} values")
-        if len(within) > DEEPEST:
-            raise ConfigError(f"{path}: refused: nested more than {DEEPEST} deep")
+    reason = why_hostile(content.decode("utf-8", errors="replace"), aliases=True)
+    if reason is not None:
+        raise ConfigError(f"{path}: refused: {one_line(reason)}")
 
 
 def refuse_unfolding(cfg: DictConfig, name: str) -> None:
@@ -150,7 +121,7 @@ def refuse_unfolding(cfg: DictConfig, name: str) -> None:
         references[key] = max(references.get(key, []), found, key=len)
     _refuse_text_growth(references, name)
     try:
-        refuse_growth(cfg, name, most=2 * _count(plain) + _MOST_VALUES)
+        refuse_growth(cfg, name, most=2 * _count(plain) + MOST_VALUES)
     except CheckpointError as error:
         raise ConfigError(str(error)) from error
 

@@ -161,7 +161,7 @@ def doubling_tables(levels: int) -> str:
     ("text", "message"),
     [
         (laughs(30), "its aliases unfold to more than 10000 values"),
-        ("a: &a {b: *a}", r"alias \*a stands for what it is in"),
+        ("a: &a {b: *a}", r"alias \*a stands for the node that it is in"),
         ("a: &a " + "[" * 100_000 + " *a", "nested more than 50 deep"),
         ("a: " + "[" * 100_000, "foreign"),
         ("a: " + "{a: " * 3000 + "1" + "}" * 3000, "foreign"),
@@ -274,7 +274,7 @@ def test_a_damaged_file_is_read_or_refused(at: int, cut: int, new: str, tmp_path
     ],
 )
 def test_numbers_that_are_not_what_they_look_like_are_refused(tmp_path: Path, written: str, message: str) -> None:
-    refused(write(tmp_path, f"a: 1\nb: {{c: {written}}}\n"), f"foreign.yaml: line 2: .*{message}")
+    refused(write(tmp_path, f"a: 1\nb: {{c: {written}}}\n"), f"foreign.yaml: refused: line 2: .*{message}")
 
 
 def test_an_integer_without_end_on_the_command_line_is_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Numbers that YAML reads as something else than they look like."""
+"""YAML from anywhere: numbers that do not mean what they look like, aliases, depth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from nest_ssl.checkpoint.config import parse_config
-from nest_ssl.checkpoint.yaml_numbers import odd_number
+from nest_ssl.checkpoint.yaml_guard import why_hostile
 from nest_ssl.errors import CheckpointError
 
 ODD = {
@@ -60,18 +60,18 @@ PLAIN = {
 @pytest.mark.parametrize("form", ["a: {}", "- 1\n- {}", "{}: a", "a: [1, {}]", "a: !!int {}", "a: {} # 1:30"])
 def test_a_number_that_is_not_what_it_looks_like_is_named(written: str, form: str) -> None:
     with pytest.raises(AssertionError, match=ODD[written]):
-        assert odd_number(form.format(written)) is None, odd_number(form.format(written))
+        assert why_hostile(form.format(written), aliases=True) is None, why_hostile(form.format(written), aliases=True)
 
 
 @pytest.mark.parametrize("written", PLAIN)
 def test_a_value_that_is_what_it_looks_like_is_read(written: str, tmp_path: Path) -> None:
-    assert odd_number(f"a: {written}") is None
+    assert why_hostile(f"a: {written}", aliases=True) is None
     assert parse_config(f"a: {written}", tmp_path / "x.nemo").a == PLAIN[written]
 
 
 def test_a_configuration_with_such_a_number_is_refused_in_one_line(tmp_path: Path) -> None:
     for written, message in ODD.items():
-        with pytest.raises(CheckpointError, match=f"x.nemo: refused: its configuration, line 2: {message}") as caught:
+        with pytest.raises(CheckpointError, match=f"x.nemo: refused: its configuration: line 2: {message}") as caught:
             parse_config(f"b: 1\na: {written}", tmp_path / "x.nemo")
         assert "\n" not in str(caught.value)
         assert len(str(caught.value)) < 400
@@ -82,7 +82,7 @@ def test_a_configuration_with_such_a_number_is_refused_in_one_line(tmp_path: Pat
 def test_what_passes_reads_as_a_person_would_read_it(written: str) -> None:
     """Python's own reading of a literal is the oracle."""
     try:
-        if odd_number(f"a: {written}") is not None:
+        if why_hostile(f"a: {written}", aliases=True) is not None:
             return
         value = OmegaConf.create({"x": OmegaConf.create(f"a: {written}")}).x.a
     except yaml.YAMLError:
@@ -90,3 +90,17 @@ def test_what_passes_reads_as_a_person_would_read_it(written: str) -> None:
     if isinstance(value, int | float) and not isinstance(value, bool):
         digits = written.replace("_", "")
         assert value == (int(digits, 0) if digits.lstrip("+-")[:2] in ("0x", "0b") else float(digits))
+
+
+def test_archives_have_no_aliases_and_other_files_few() -> None:
+    few = "a: &a [1, 2]\nb: *a"
+    assert why_hostile(few, aliases=False) == "it uses YAML aliases"
+    assert why_hostile(few, aliases=True) is None
+
+
+@pytest.mark.parametrize("aliases", [False, True])
+def test_depth_is_bounded(aliases: bool) -> None:
+    suspicious = ", 1:3:x]"  # no number, but parsed
+    assert why_hostile("[" * 50 + "1" + suspicious + "]" * 49, aliases=aliases) is None
+    reason = why_hostile("[" * 51 + "1" + suspicious + "]" * 50, aliases=aliases)
+    assert reason == "it is nested more than 50 deep"
