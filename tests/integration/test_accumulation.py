@@ -10,6 +10,7 @@ import torch
 
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import make_dummy_corpus
+from tests.differences import differences
 from tests.integration.test_distributed import (
     EQUAL_HALVES,
     SHARDED,
@@ -19,7 +20,7 @@ from tests.integration.test_distributed import (
     run,
     utterances_of_one_length,
 )
-from tests.integration.test_resume import differences, result
+from tests.integration.test_resume import result
 
 pytestmark = [
     pytest.mark.slow,

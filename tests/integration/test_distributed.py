@@ -20,8 +20,9 @@ from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.errors import NestError
 from nest_ssl.training.processes import refuse_different_weights
+from tests.differences import differences
 from tests.integration.conftest import SMALL
-from tests.integration.test_resume import children, differences, is_alive, newest_checkpoint, result
+from tests.integration.test_resume import children, is_alive, newest_checkpoint, result
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from lhotse import CutSet, Recording
 
 from nest_ssl.apps.datatools.tar_plan import TarOptions
 from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from tests.differences import differences
 from tests.integration.conftest import SMALL
 from tests.waiting import PATIENCE, wait_until
 
@@ -127,18 +127,6 @@ def result(folder: Path) -> dict[str, Any]:
     assert path is not None
     content = load_lightning_checkpoint(path)
     return {name: content[name] for name in ("state_dict", "optimizer_states", "lr_schedulers", "global_step")}
-
-
-def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
-    if isinstance(ours, torch.Tensor):
-        return [] if torch.equal(ours, theirs) else [name]
-    if isinstance(ours, dict):
-        assert ours.keys() == theirs.keys()
-        return [found for key in ours for found in differences(ours[key], theirs[key], f"{name}.{key}")]
-    if isinstance(ours, list | tuple):
-        pairs = enumerate(zip(ours, theirs, strict=True))
-        return [found for index, pair in pairs for found in differences(*pair, f"{name}.{index}")]
-    return [] if ours == theirs else [name]
 
 
 KILLED = {

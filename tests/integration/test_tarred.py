@@ -11,8 +11,9 @@ import pytest
 from nest_ssl.apps.datatools.tar_plan import TarOptions
 from nest_ssl.apps.datatools.tar_writer import TarredSet, make_tarred_sets
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from tests.differences import differences
 from tests.integration.test_distributed import TWO, command, pytestmark, run  # noqa: F401 - the mark is pytest's
-from tests.integration.test_resume import differences, result
+from tests.integration.test_resume import result
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import manifests_of, small_config
 from nest_ssl.training.callbacks.monitor import Score, TrainingMonitor
 from nest_ssl.training.callbacks.samples import ValidationSamples
-from tests.integration.test_resume import differences
+from tests.differences import differences
 from tests.model.fast.conftest import NOTHING_RANDOM, build, default_type, make_batch
 
 CONFIG = Path(__file__).parents[3] / "config" / "nest_fast-conformer.yaml"
