@@ -1,4 +1,4 @@
-"""Model files: `.nemo` both ways, `.safetensors`, Lightning checkpoints; safe to read, whole or nothing to write."""
+"""Model files: `.nemo`, `.safetensors` and Lightning checkpoints, read safely and written atomically."""
 
 from nest_ssl.atomic import atomic_write
 from nest_ssl.checkpoint.files import convert

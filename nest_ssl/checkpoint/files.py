@@ -1,4 +1,4 @@
-"""Model files of every format, by their suffix: `.nemo`, `.safetensors` and, to read, Lightning's `.ckpt`."""
+"""Model files by suffix: `.nemo` and `.safetensors`, read and written, and Lightning's `.ckpt`, only read."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ WRITERS: dict[str, Callable[[SavedModel, Path], None]] = {".nemo": write_nemo, "
 
 
 def read_model(path: Path) -> SavedModel:
-    """The model in this file, an archive unless its name says otherwise."""
+    """Read the model in a file; a file with another suffix is read as a `.nemo` archive."""
     return READERS.get(path.suffix.lower(), load_nemo)(path)
 
 
 def read_config(path: Path) -> DictConfig:
-    """The configuration in this file, without the weights where that is possible."""
+    """Read the configuration in a file, without reading the weights if the format allows it."""
     suffix = path.suffix.lower()
     if suffix == ".safetensors":
         return load_safetensors_config(path)
@@ -37,12 +37,12 @@ def read_config(path: Path) -> DictConfig:
 
 
 def write_model(saved: SavedModel, path: Path) -> None:
-    """Write an archive, unless the name asks for another format."""
+    """Write a model in the format of the file's suffix; `.nemo` for other suffixes."""
     WRITERS.get(path.suffix.lower(), write_nemo)(saved, path)
 
 
 def convert(source: Path, target: Path) -> None:
-    """Rewrite a model in the format that the suffix of `target` names; configuration and weights stay the same."""
+    """Convert a model file into the format of the suffix of `target`; configuration and weights stay the same."""
     for path, known in ((source, READERS), (target, WRITERS)):
         if path.suffix.lower() not in known:
             raise CheckpointError(f"{path}: its suffix names no format here; expected {' or '.join(known)}")
@@ -53,7 +53,7 @@ def convert(source: Path, target: Path) -> None:
 
 
 def usable_config(config: DictConfig, origin: Path | str) -> DictConfig:
-    """A configuration that is there, of our model's class, with its references resolved."""
+    """Return the configuration with its references resolved; refuse an empty one and one of another class of model."""
     if not config:
         raise CheckpointError(
             f"{origin}: has weights but no configuration of the model; use the .nemo archive that they came from, or "
@@ -64,7 +64,7 @@ def usable_config(config: DictConfig, origin: Path | str) -> DictConfig:
 
 
 def refuse_other_class(config: DictConfig, origin: Path | str) -> None:
-    """Weights of another model do not fit ours; a configuration that names no class is taken for ours, as in NeMo."""
+    """Refuse the configuration of another class of model; one that names no class is accepted, as in NeMo."""
     plain: Any = OmegaConf.to_container(config, resolve=False)
     target = plain.get("target", NEMO_CLASS)
     if target != NEMO_CLASS:

@@ -1,7 +1,8 @@
-"""Look a file over before torch loads it: what its pickle names, how it nests, how much its tensors claim.
+"""Inspect a file before torch loads it: the names in its pickle, the nesting, and how much memory its tensors claim.
 
-Torch's own restricted reader runs no code, but it makes whatever a file asks for, a `bytearray` of a terabyte say, and
-believes it about how many bytes stand behind a tensor. Here a pickle is followed without doing what it says.
+Torch's restricted reader (`weights_only`) runs no code, but it allocates whatever a file asks for, such as a
+`bytearray` of a terabyte, and trusts the sizes that a tensor claims. Here a pickle is interpreted without building
+anything of what it describes.
 """
 
 from __future__ import annotations
@@ -20,19 +21,18 @@ _Unpickler: Any = python_unpickler()  # in Python: the one in C trusts sizes in 
 LARGEST_PICKLE = 64 * 2**20  # bytes
 DEEPEST = 50  # tables in tables
 LONGEST_INTEGER = 2048  # bits; Python refuses to print one of 4,301 digits
-# What may be a key of a table or a member of a set. A tuple may not: hashing one that holds another twice, which holds
-# a third twice, and so on, takes days, and nobody who writes checkpoints needs one there.
+# Types that may be a key of a table or a member of a set. Tuples may not: hashing tuples that each contain the next one
+# twice takes days, and no checkpoint needs them there.
 _KEYS = (str, bytes, int, float, bool, NoneType)
-_LONGEST_INTEGER_KEY = 64  # bits; longer ones can be made to collide
+_LONGEST_INTEGER_KEY = 64  # bits; longer integers can be chosen so that their hashes collide
 _LONG_TEXT = 100  # characters that count as one value
 _ZIP_MAGIC = b"PK\x03\x04"
 _PICKLE = "data.pkl"  # torch's names inside its zip archives
 _SCRIPT = "constants.pkl"
-# Tensors that share memory claim it more than once, as a mask does that is the same for all features.
-_MOST_CLAIMS = 4
-_MOST_REPEATS = 4  # values that share a part are written out more than once
-_MOST_DIMENSIONS = 64  # that torch knows
-_SMALL = 64 * 2**20  # bytes that may be claimed whatever the file holds
+_MOST_CLAIMS = 4  # times the size of the file: tensors that share memory, such as an expanded mask, claim it repeatedly
+_MOST_REPEATS = 4  # times the length of the pickle: values that share a part repeat it when written out
+_MOST_DIMENSIONS = 64  # torch's own limit
+_SMALL = 64 * 2**20  # bytes that a file of any size may claim
 _ELEMENT_BYTES = {
     **dict.fromkeys(("torch.ByteStorage", "torch.CharStorage", "torch.BoolStorage", "torch.storage.UntypedStorage"), 1),
     **dict.fromkeys(("torch.ShortStorage", "torch.HalfStorage", "torch.BFloat16Storage"), 2),
@@ -49,22 +49,22 @@ _NAMES = (*_ELEMENT_BYTES, _REBUILD_TENSOR, _ENCODE, _TABLE, _PARAMETER, _SIZE)
 
 
 class Refused(Exception):
-    """Why a file is not loaded; the message needs the file's name in front."""
+    """The reason why a file is not loaded; the caller puts the file's name in front."""
 
 
 def inspect_torch_file(file: IO[bytes], more_names: Collection[str] = ()) -> None:
-    """Refuse what `torch.save` would not have written from tensors, plain values and objects of `more_names`."""
+    """Refuse what `torch.save` would not write for tensors, plain values and objects of the classes `more_names`."""
     magic = file.read(len(_ZIP_MAGIC))
     length = file.seek(0, io.SEEK_END)
     file.seek(0)
     if magic != _ZIP_MAGIC:
         raise ValueError("it is not the zip archive that torch.save writes")
-    reader = torch_archive(file)  # torch's own, so that no other reading of the archive slips past it
+    reader = torch_archive(file)  # torch's own, so that we see the same members as torch.load
     names = reader.get_all_records()
     if _SCRIPT in names:
         raise Refused("it holds a TorchScript program; only tensors and plain values are loaded")
     sizes = {name: reader.get_record_size(name) for name in names}
-    if len({name.lower() for name in names}) < len(names):  # torch does not mind the case
+    if len({name.lower() for name in names}) < len(names):  # torch ignores the case
         raise Refused("it holds two members of one name")
     if sum(sizes.values()) > length:
         raise Refused(f"it unpacks to {sum(sizes.values())} bytes from {length}; torch.save does not compress")
@@ -76,18 +76,18 @@ def inspect_torch_file(file: IO[bytes], more_names: Collection[str] = ()) -> Non
 
 
 def load_plain(content: bytes) -> Any:
-    """Numbers, text and containers of them from a pickle; anything else that it holds is refused."""
+    """Load numbers, text and containers of them from a pickle; refuse anything else."""
     if len(content) > LARGEST_PICKLE:
         raise Refused(f"{len(content)} bytes; at most {LARGEST_PICKLE} are read")
     value = _Inspector(content).load()
-    refuse_sprawl(value, most=len(content))  # no value takes less than a byte, unless it is used again and again
+    refuse_sprawl(value, most=len(content))  # each value takes at least one byte, unless it is repeated
     return value
 
 
 def refuse_sprawl(value: Any, most: int) -> None:
     """Refuse containers that are nested without bounds, or hold more than `most` values when written out.
 
-    What is used several times counts each time, and long text as several values: so it is when somebody copies it.
+    A value that is used several times counts each time, and long text counts as several values, as it would in a copy.
     """
     waiting = [(value, 0)]
     values = 0
@@ -110,26 +110,26 @@ def refuse_sprawl(value: Any, most: int) -> None:
 
 
 class _Named:
-    """A class or function that a pickle names, not looked up."""
+    """The name of a class or function in a pickle; it is not imported."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class _Made:
-    """What a pickle wants made of a name."""
+    """Stands for an object that a pickle builds."""
 
 
 class _Tensor(_Made):
-    """A tensor, whose numbers are there."""
+    """A tensor whose storage is large enough."""
 
 
 class _Object(_Made):
-    """An object of a class that the caller knows, which takes any attributes."""
+    """An object of a class in `more_names`, which accepts any attributes."""
 
 
 class _Storage(_Made):
-    """The numbers that tensors are views of; their count was checked against what the file holds."""
+    """The memory that tensors are views of; its size was compared with the bytes in the file."""
 
     def __init__(self, count: int, element_bytes: int) -> None:
         self.count = count
@@ -137,7 +137,7 @@ class _Storage(_Made):
 
 
 class _Inspector(_Unpickler):
-    """Follows a pickle of plain values; no name is looked up, nothing is called."""
+    """Interprets a pickle of plain values; imports and calls nothing."""
 
     names: Collection[str] = ()
     stack: list[Any]
@@ -164,9 +164,9 @@ class _Inspector(_Unpickler):
         self.stack[-1] = self.made(named.name, arguments)
 
     def _set_state(self) -> None:
-        if not isinstance(self.stack.pop(), dict):  # from pairs, Python would make a table, whatever their keys
+        if not isinstance(self.stack.pop(), dict):  # pairs would become a table with unchecked keys
             raise Refused("it gives an object a state that is not a table")
-        if not isinstance(self.stack[-1], _Object | dict):  # a tensor could be given other numbers, and more of them
+        if not isinstance(self.stack[-1], _Object | dict):  # a state could give a tensor another, larger storage
             raise Refused("it changes what is not an object")
 
     def _with_keys(self, load: Callable[[Any], None], keys: slice) -> None:
@@ -174,7 +174,7 @@ class _Inspector(_Unpickler):
         load(self)
 
     dispatch: ClassVar[dict[int, Any]] = dict(_Unpickler.dispatch)
-    # Where keys are on the stack, whose part since the last mark is `self.stack`, for all that hash them.
+    # For each opcode that hashes keys: where they are in `self.stack`, the part of the stack since the last mark.
     for _opcode, _keys in (
         (pickle.SETITEM, slice(-2, -1)),
         *((_code, slice(None, None, 2)) for _code in (pickle.SETITEMS, pickle.DICT)),
@@ -183,7 +183,7 @@ class _Inspector(_Unpickler):
         dispatch[_opcode[0]] = lambda self, load=dispatch[_opcode[0]], keys=_keys: self._with_keys(load, keys)
     dispatch[pickle.REDUCE[0]] = dispatch[pickle.NEWOBJ[0]] = _make
     dispatch[pickle.BUILD[0]] = _set_state
-    # Other ways to make objects, and the one opcode that reserves memory before it reads.
+    # Not supported: other ways to build objects, and opcodes that reserve memory before they read.
     for _opcode in (pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX, pickle.EXT1, pickle.EXT2, pickle.EXT4):
         del dispatch[_opcode[0]]
     for _opcode in (pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER):
@@ -200,15 +200,15 @@ def _check_keys(keys: Iterable[Any]) -> None:
 
 
 class _TorchInspector(_Inspector):
-    """Follows the pickle inside a torch file, whose other members hold the tensors' numbers."""
+    """Interprets the pickle of a torch file, whose other members hold the tensors' data."""
 
     def __init__(self, content: bytes, sizes: Mapping[str, int], more_names: Collection[str]) -> None:
         super().__init__(content)
         self.names = {*_NAMES, *more_names}
         self._sizes = sizes
-        self._counts: dict[str, int] = {}  # of numbers, by the member that holds them
+        self._counts: dict[str, int] = {}  # bytes that storages claim, by member of the archive
         self._may_claim = _MOST_CLAIMS * sum(sizes.values()) + _SMALL
-        self._may_encode = len(content)  # characters: each is in the pickle, unless it is encoded again and again
+        self._may_encode = len(content)  # characters; more means that the same text is encoded repeatedly
 
     def persistent_load(self, pid: Any) -> _Storage:
         match pid:
@@ -217,7 +217,7 @@ class _TorchInspector(_Inspector):
                 if not 0 <= count * _ELEMENT_BYTES[kind] <= held:
                     raise Refused(f"it claims {count} numbers where it holds {held} bytes")
                 if self._counts.setdefault(key, count * _ELEMENT_BYTES[kind]) != count * _ELEMENT_BYTES[kind]:
-                    raise Refused("it claims two sizes for the same numbers")  # torch believes the first
+                    raise Refused("it claims two sizes for the same numbers")  # torch uses the first
                 return _Storage(count, _ELEMENT_BYTES[kind])
         raise Refused("it refers to objects outside of it")
 
@@ -225,7 +225,7 @@ class _TorchInspector(_Inspector):
         if name in _ELEMENT_BYTES:
             raise Refused(f"it makes a {name} of its own")
         if name == _TABLE:
-            if arguments:  # which would be hashed unseen
+            if arguments:  # their keys would be hashed unchecked
                 raise Refused("it makes a table of something else than its items")
             return {}
         if name == _REBUILD_TENSOR:
@@ -241,7 +241,7 @@ class _TorchInspector(_Inspector):
 
     def _encoded(self, text: Any, coding: Any) -> bytes:
         if not isinstance(text, str) or coding not in ("latin1", "latin-1"):
-            raise Refused("it holds bytes in a coding of its own")  # some codings double what they are given
+            raise Refused("it holds bytes in a coding of its own")  # some encodings double their input
         self._may_encode -= len(text)
         if self._may_encode < 0:
             raise Refused("it holds the same bytes many times")

@@ -1,4 +1,4 @@
-"""Lightning checkpoints (`.ckpt`), ours and NeMo's, read without running anything they contain."""
+"""Lightning checkpoints (`.ckpt`) of nest_ssl and NeMo, read without running code from the file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nest_ssl.errors import CheckpointError
 
 
 class PickledConfig:
-    """Stands in for the OmegaConf objects in NeMo's checkpoints: keeps what was stored and does nothing.
+    """Replaces the OmegaConf classes in NeMo's checkpoints: it keeps the stored fields and has no behaviour.
 
-    The real classes would resolve references such as `${oc.env:HOME}`; this one cannot.
+    The real classes would resolve references such as `${oc.env:HOME}`.
     """
 
     def __init__(self, *_: Any) -> None:
@@ -39,14 +39,14 @@ _STAND_INS = [
 
 
 def nemo_checkpoint_types() -> contextlib.AbstractContextManager[Any]:
-    """While this is open, `torch.load(weights_only=True)`, also inside Lightning, reads NeMo's checkpoints."""
+    """Within the block, `torch.load(weights_only=True)`, also inside Lightning, accepts NeMo's checkpoints."""
     return torch.serialization.safe_globals(_STAND_INS)  # type: ignore[arg-type]
 
 
 def load_lightning_checkpoint(path: Path | str, in_place: bool = False) -> dict[str, Any]:
-    """The checkpoint on the CPU; `hyper_parameters`, where there are any, as plain containers.
+    """Load a checkpoint on the CPU; its `hyper_parameters`, if any, become plain containers.
 
-    `in_place`, tensors stay in the file until somebody looks at them.
+    With `in_place`, tensors are memory-mapped: they are read when they are used.
     """
     path = Path(path)
     if path.is_file() and path.stat().st_size == 0:
@@ -59,14 +59,14 @@ def load_lightning_checkpoint(path: Path | str, in_place: bool = False) -> dict[
         if not isinstance(checkpoint, dict) or "state_dict" not in checkpoint:
             raise CheckpointError(f"{path}: not a Lightning checkpoint: it has no state_dict")
         checkpoint["state_dict"] = checked_state_dict(checkpoint["state_dict"], path)
-        checkpoint.pop("hparams_type", None)  # a class, of no use to plain values
+        checkpoint.pop("hparams_type", None)  # a class; not needed for plain values
         if "hyper_parameters" in checkpoint:
             checkpoint["hyper_parameters"] = _plain(checkpoint["hyper_parameters"], {})
     return checkpoint
 
 
 def load_lightning_model(path: Path | str) -> SavedModel:
-    """The model in a checkpoint: its weights, and the configuration that NeMo and we keep in `hyper_parameters`."""
+    """Load the model in a checkpoint: its weights, and the configuration in its `hyper_parameters`."""
     path = Path(path)
     checkpoint = load_lightning_checkpoint(path)
     settings = checkpoint.get("hyper_parameters")
@@ -77,9 +77,9 @@ def load_lightning_model(path: Path | str) -> SavedModel:
 
 
 def _plain(value: Any, done: dict[int, Any]) -> Any:
-    """A stored setting as Python's own containers and values, references left as text.
+    """Return a stored setting as Python's containers and values, with references as text.
 
-    What is stored once and used many times is converted once (`done`), or a small file could keep us busy for ever.
+    `done` holds what is converted already, by identity: a small file that repeats values could otherwise take forever.
     """
     if isinstance(value, PickledConfig):
         value = pickled_content(vars(value))

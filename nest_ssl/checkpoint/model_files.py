@@ -1,4 +1,4 @@
-"""A model's methods for its files, under NeMo's names."""
+"""The methods of a model that read and write files, under NeMo's names."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class ModelFiles(nn.Module):
-    """Mixed into a model: `save_to`, `restore_from`, `from_pretrained`, and starting from another model's weights."""
+    """A mixin for models: `save_to`, `restore_from`, `from_pretrained`, and initialisation from another model."""
 
     cfg: DictConfig  # the `model` node that it was built from
 
     def maybe_init_from_pretrained_checkpoint(self, cfg: DictConfig) -> None:
-        """Start from weights that `init_from_nemo_model` or `init_from_ptl_ckpt` of the whole configuration names."""
+        """Load the weights that an `init_from_*` key of the whole configuration names, if any."""
         from nest_ssl.checkpoint import initialise_from_pretrained
 
         initialise_from_pretrained(self, cfg)
@@ -44,10 +44,10 @@ class ModelFiles(nn.Module):
         return_config: bool = False,
         trainer: Trainer | None = None,
     ) -> Any:
-        """The model that we or NeMo saved in a `.nemo`, `.safetensors` or `.ckpt` file, or only its configuration.
+        """Load a model from a `.nemo`, `.safetensors` or `.ckpt` file of nest_ssl or NeMo, or only its configuration.
 
-        An override takes the place of the whole configuration. The model is in training mode, on the GPU if there is
-        one and `map_location` says nothing else; data loaders are made when training starts.
+        `override_config_path` replaces the whole configuration. The model is in training mode, on `map_location`, by
+        default a GPU if there is one; data loaders are created when training starts.
         """
         from nest_ssl.checkpoint import restore_config, restore_model
 
@@ -67,10 +67,10 @@ class ModelFiles(nn.Module):
         cfg: Path | str | DictConfig | None = None,
         trainer: Trainer | None = None,
     ) -> Any:
-        """`restore_from` of a Lightning checkpoint, whatever its name ends in; `cfg` takes the place of its settings.
+        """Load a model from a Lightning checkpoint with any suffix; `cfg` replaces its configuration.
 
-        Lightning's own would believe the file about the size of the model. Nothing but tensors and plain values is
-        ever read, so `weights_only=False` is an error, and so is a second file of settings.
+        Lightning's own method would trust the file about the size of the model. Only tensors and plain values are
+        read, so `weights_only=False` is an error, and so is `hparams_file`.
         """
         from nest_ssl.checkpoint import load_lightning_model, restore_model
 
@@ -95,7 +95,7 @@ class ModelFiles(nn.Module):
         return_config: bool = False,
         trainer: Trainer | None = None,
     ) -> Any:
-        """`restore_from` of a local file; models are not downloaded by name."""
+        """Call `restore_from` on a local file; models are not downloaded by name."""
         from nest_ssl.checkpoint import pretrained_file
 
         path = pretrained_file(model_name)

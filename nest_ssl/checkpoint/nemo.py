@@ -1,7 +1,7 @@
-"""`.nemo` archives, ours and NeMo's alike: a tar of `model_config.yaml` and `model_weights.ckpt`.
+"""`.nemo` archives of nest_ssl and NeMo: a tar file with `model_config.yaml` and `model_weights.ckpt`.
 
-Reading extracts nothing: the two members are read in place, after checks, and neither the YAML nor the weights can
-run code or look into the environment.
+Nothing is extracted: both members are checked and read in place, and neither can run code or read environment
+variables.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nest_ssl.regular_file import open_regular
 CONFIG_NAME = "model_config.yaml"
 WEIGHTS_NAME = "model_weights.ckpt"
 _LARGEST = {CONFIG_NAME: LARGEST_CONFIG, WEIGHTS_NAME: 64 * 2**30}  # bytes
-_LARGEST_GZIP_RATIO = 10  # float weights shrink by a tenth or so; more is an attack on the disk
-_UNPACKED_ANYWAY = 8 * 2**20  # bytes
+_LARGEST_GZIP_RATIO = 10  # float weights shrink by about a tenth; much more would be an attack on the disk
+_UNPACKED_ANYWAY = 8 * 2**20  # bytes, for an archive of any size
 _MOST_MEMBERS = 10_000  # NeMo packs a handful
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
 def save_nemo(model: SavableModel, path: Path | str) -> None:
-    """Write `model` (its `cfg` and weights) as an archive that NeMo restores too; call it on one rank only."""
+    """Write the `cfg` and weights of `model` to an archive that NeMo can restore too; call it on one rank only."""
     write_nemo(SavedModel(model.cfg, model.state_dict()), path)
 
 
 def write_nemo(saved: SavedModel, path: Path | str) -> None:
-    """The same for a model that exists as configuration and weights only."""
+    """Write a model, given as configuration and weights, to an archive that NeMo can restore too."""
     config = config_text(saved.config).encode()
     with atomic_write(path) as temporary, open_streaming(temporary) as file:
         _write_member(file, CONFIG_NAME, lambda: file.write(config))
@@ -48,7 +48,7 @@ def write_nemo(saved: SavedModel, path: Path | str) -> None:
 
 
 def load_nemo(path: Path | str) -> SavedModel:
-    """Read an archive of ours or NeMo's, plain or gzipped."""
+    """Read an archive of nest_ssl or NeMo, plain or gzipped."""
     path = Path(path)
     with _opened(path) as (tar, members):
         config = parse_config(_content(tar, members[CONFIG_NAME]).read(), path)
@@ -57,14 +57,14 @@ def load_nemo(path: Path | str) -> SavedModel:
 
 
 def load_nemo_config(path: Path | str) -> DictConfig:
-    """Only the configuration, which is there at once however large the weights are."""
+    """Read only the configuration, which is fast however large the weights are."""
     path = Path(path)
     with _opened(path) as (tar, members):
         return parse_config(_content(tar, members[CONFIG_NAME]).read(), path)
 
 
 def _write_member(file: IO[bytes], name: str, write: Callable[[], object]) -> None:
-    """Let `write` stream the content, then go back and put the header, which states its size, in front."""
+    """Let `write` stream the content, then write the header with its size in front of it."""
     header_at = file.tell()
     file.write(bytes(tarfile.BLOCKSIZE))
     write()
@@ -79,14 +79,14 @@ def _write_member(file: IO[bytes], name: str, write: Callable[[], object]) -> No
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
-    """The archive and its two members, checked."""
+    """Open an archive and yield it with its two checked members, by name."""
     with reading(path, "a .nemo archive"), _plain_tar(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         yield tar, _checked_members(tar, file, path)
 
 
 @contextlib.contextmanager
 def _plain_tar(path: Path) -> Iterator[IO[bytes]]:
-    """The archive as a seekable, uncompressed file; NeMo before 1.7 gzipped it."""
+    """Yield the archive as a seekable, uncompressed file; NeMo before 1.7 gzipped archives."""
     with open_regular(path) as file:
         compressed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
         file.seek(0)
@@ -106,7 +106,7 @@ def _plain_tar(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _checked_members(tar: tarfile.TarFile, file: IO[bytes], path: Path) -> dict[str, tarfile.TarInfo]:
-    """The two members by name, after refusing everything but one plain, whole file each."""
+    """Return the two members by name; refuse the archive unless each is one plain, complete file."""
     here = file.tell()
     length = file.seek(0, 2)
     file.seek(here)
@@ -114,7 +114,7 @@ def _checked_members(tar: tarfile.TarFile, file: IO[bytes], path: Path) -> dict[
     for count, member in enumerate(tar):
         if count == _MOST_MEMBERS:
             raise CheckpointError(f"{path}: refused: it has more than {_MOST_MEMBERS} members")
-        if tar.pax_headers:  # of which the reader keeps a copy for every member
+        if tar.pax_headers:  # the reader would keep a copy of them for every member
             raise CheckpointError(f"{path}: refused: it has headers for all of its members")
         parts = PurePosixPath(member.name).parts  # without the `./` that NeMo writes
         name = parts[-1] if parts else ""

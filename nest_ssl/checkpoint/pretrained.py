@@ -1,4 +1,4 @@
-"""Start from the weights of another model: `init_from_nemo_model` and `init_from_ptl_ckpt` of a configuration."""
+"""Initialise from the weights of another model: `init_from_nemo_model` and `init_from_ptl_ckpt` of a configuration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEMO, _LIGHTNING, _BY_NAME = "init_from_nemo_model", "init_from_ptl_ckpt", "ini
 
 @dataclass(frozen=True)
 class WeightSource:
-    """A file and which of its tensors to take: names that contain any of `include` and none of `exclude`."""
+    """A file and the tensors to load from it: names that contain any of `include` and none of `exclude`."""
 
     path: Path
     include: tuple[str, ...] = ("",)
@@ -37,9 +37,9 @@ class WeightSource:
 
 
 def initialise_from_pretrained(model: nn.Module, cfg: DictConfig) -> None:
-    """Load what the `init_from_*` key of the whole configuration names, if any, into `model`.
+    """Load the file that the `init_from_*` key of the whole configuration names, if any, into `model`.
 
-    Tensors that only one side has are left alone; one that both have in different shapes is an error.
+    Tensors that only the file or only the model has are ignored; different shapes are an error.
     """
     given = [key for key in (_NEMO, _LIGHTNING, _BY_NAME) if cfg.get(key) is not None]
     if not given:
@@ -58,7 +58,7 @@ def initialise_from_pretrained(model: nn.Module, cfg: DictConfig) -> None:
 
 
 def _sources(value: Any, key: str) -> Iterator[WeightSource]:
-    """One path, or a table of `{any name: {path, include, exclude}}` in the order in which they are loaded."""
+    """Yield the sources of a value: one path, or a table `{any name: {path, include, exclude}}` in order of loading."""
     if isinstance(value, str):
         yield WeightSource(Path(value).expanduser())
         return

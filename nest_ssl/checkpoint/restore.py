@@ -1,4 +1,4 @@
-"""`save_to` and `restore_from`: a model to a file and back, as NeMo does it, but never trusting the file."""
+"""`save_to` and `restore_from`: write a model to a file and load it again, as in NeMo, without trusting the file."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ if TYPE_CHECKING:
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _log = logging.getLogger(__name__)
-# A model in half precision, its positions and the tables on the way to its filters, none of which the file holds.
+# A built model may be so many times larger than its weights: they may be stored in half precision, and positional
+# encodings and the tables for mel filters are not in the file.
 _LARGER_THAN_WEIGHTS = 4
-_SMALL_MODEL = 256 * 2**20  # bytes
+_SMALL_MODEL = 256 * 2**20  # bytes that any model may have
 Override = Path | str | DictConfig | None
 Model = TypeVar("Model", bound="ModelFiles")
 
 
 def save_model(model: ModelFiles, path: Path | str) -> None:
-    """Write a `.nemo` archive or, if the name ends in it, a `.safetensors` file."""
+    """Write a `.safetensors` file if the path ends in that suffix, else a `.nemo` archive."""
     write_model(SavedModel(model.cfg, model.state_dict()), Path(path).expanduser())
 
 
 def restore_config(path: Path | str, override: Override = None) -> DictConfig:
-    """The configuration that `restore_model` would build from; no weights are read for it if possible."""
+    """Return the configuration that `restore_model` would use, without reading weights if the format allows it."""
     path = Path(path).expanduser()
     return _chosen_config(read_config(path), path, override)
 
@@ -55,10 +56,10 @@ def restore_model(
     trainer: Trainer | None = None,
     read: Callable[[Path], SavedModel] = read_model,
 ) -> Model:
-    """The model in a file, ready to train (as in NeMo), on the GPU if there is one; its data need not exist.
+    """Load the model in a file, in training mode as in NeMo, on a GPU if there is one; its data need not exist.
 
-    `override` takes the place of the whole configuration in the file. With `strict`, file and model must have the same
-    tensors; without, those that both have are loaded. `read` is for files whose name does not tell their format.
+    `override` replaces the whole configuration in the file. With `strict`, file and model must have the same tensors;
+    without, those that both have are loaded. `read` reads files whose suffix does not tell their format.
     """
     path = Path(path).expanduser()
     saved = read(path)
@@ -69,7 +70,7 @@ def restore_model(
         model = model_class(cfg=config, trainer=trainer)
     except ConfigError as error:
         raise CheckpointError(f"{_origin(path, override)}: {error}") from error
-    except Exception as error:  # values that nobody would write can raise anything
+    except Exception as error:  # malicious values can raise anything
         origin = _origin(path, override)
         raise CheckpointError(f"{origin}: no model can be built from it: {one_line(error)}") from error
     _load_weights(model, saved.state_dict, strict, path)
@@ -80,7 +81,7 @@ def restore_model(
 def restore_for_use(
     path: Path | str, map_location: torch.device | str | None = None
 ) -> EncDecDenoiseMaskedTokenPredModel:
-    """The model in a file, to be listened to: in evaluation mode, not compiled, which every new length would repeat."""
+    """Load the model in a file for inference: in evaluation mode, not compiled (new lengths would recompile it)."""
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
     config = restore_config(path)
@@ -90,14 +91,14 @@ def restore_for_use(
 
 
 def refuse_larger_model(config: DictConfig, weights: Mapping[str, Tensor]) -> None:
-    """Refuse a configuration whose model is by far larger than the weights that come with it."""
+    """Refuse a configuration whose model is much larger than the weights in its file."""
     held = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     settings: Any = OmegaConf.to_container(config, resolve=True)
     check_size(settings, "model", _LARGER_THAN_WEIGHTS * held + _SMALL_MODEL, "its weights are for one of at most")
 
 
 def pretrained_file(name: Path | str) -> Path:
-    """The local file that stands for a pretrained model."""
+    """Return the path of a local model file; refuse names of models to download."""
     path = Path(name).expanduser()
     if not path.is_file():
         raise CheckpointError(f"{str(name)!r}: is not a file, and models are not downloaded; get it and give its path")
@@ -105,12 +106,12 @@ def pretrained_file(name: Path | str) -> Path:
 
 
 def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictConfig:
-    """The override, which has to be right, or what the file says, from which keys that nothing reads are left out."""
+    """Return the override, which must be valid, or the stored configuration without unknown keys."""
     if override is not None:
         refuse_other_class(stored, path)
         return usable_config(_override_config(override), _origin(path, override))
     stored = usable_config(stored, path)
-    # NeMo ignores what it does not know in the `model` node, so that archives of other versions have such keys.
+    # NeMo ignores unknown keys in the `model` node, and archives of other versions have some.
     unknown = [str(key) for key in stored if key not in MODEL_KEYS]
     if unknown:
         _log.warning("%s: ignored settings that the model does not have: %s", path, one_line(", ".join(unknown)))
@@ -118,9 +119,9 @@ def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictCo
 
 
 def _override_config(override: Path | str | DictConfig) -> DictConfig:
-    """A file is read as archives are; an object must not evaluate anything either, since it may come from one."""
+    """Return the `model` node of an override; an object is checked too, as it may come from a file."""
     if isinstance(override, DictConfig):
-        whole = root_config(override)  # references may lead out of the node that was given
+        whole = root_config(override)  # references may lead out of the given node
         refuse_evaluation(OmegaConf.to_container(whole, resolve=False), "override_config_path")
         model = override.get("model", override)
         return model if isinstance(model, DictConfig) else override
@@ -130,7 +131,7 @@ def _override_config(override: Path | str | DictConfig) -> DictConfig:
 
 
 def _origin(path: Path, override: Override) -> Path | str:
-    """Where the configuration came from, to name it in errors."""
+    """Return the name of the configuration's origin, for errors."""
     if override is None:
         return path
     return "override_config_path" if isinstance(override, DictConfig) else Path(override)

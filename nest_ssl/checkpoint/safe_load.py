@@ -1,4 +1,4 @@
-"""Tensors and plain values from a file that may come from anywhere: nothing that it brings along is ever run."""
+"""Load tensors and plain values from a file that may come from anywhere, without running code from it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nest_ssl.regular_file import open_regular, why_not_regular
 
 @contextlib.contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Turn whatever goes wrong while reading `path` into one line; `kind` says what it should have been."""
+    """Turn any error of reading `path` into a CheckpointError of one line; `kind` is the expected format."""
     wrong = why_not_regular(path)
     if wrong is not None:
         raise CheckpointError(f"{path}: {wrong}")
@@ -27,14 +27,14 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         raise
     except Refused as error:
         raise CheckpointError(f"{path}: refused: {one_line(error)}") from error
-    except Exception as error:  # bytes that are damaged on purpose can raise anything
+    except Exception as error:  # manipulated bytes can raise anything
         raise CheckpointError(f"{path}: damaged, or not {kind}: {one_line(error)}") from error
 
 
 def load_tensors(source: Path | IO[bytes], more_names: Collection[str] = (), mmap: bool = False) -> Any:
-    """What `torch.save` wrote, on the CPU, restricted to tensors and plain values; in place with `mmap`.
+    """Load a file of `torch.save` on the CPU, restricted to tensors and plain values; memory-mapped with `mmap`.
 
-    The file is looked over first; then torch, which knows nothing but these and `more_names` either, loads it.
+    The file is inspected first; then torch loads it under its own restriction to these types and `more_names`.
     """
     if isinstance(source, Path):
         with open_regular(source) as file:
@@ -46,7 +46,7 @@ def load_tensors(source: Path | IO[bytes], more_names: Collection[str] = (), mma
 
 
 def checked_state_dict(value: Any, path: Path) -> dict[str, Tensor]:
-    """`value` if it maps names to tensors, as a model's weights do."""
+    """Return `value` if it maps names to tensors, as a model's weights do; else raise CheckpointError."""
     if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()):
         raise CheckpointError(f"{path}: its weights are not a table of named tensors")
     return dict(value)

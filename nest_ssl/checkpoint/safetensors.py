@@ -1,4 +1,4 @@
-"""`.safetensors` files: weights that any tool reads, with the model's configuration as YAML in the metadata."""
+"""`.safetensors` files: weights that many tools read, with the model's configuration as YAML in the metadata."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
 
 
 def save_safetensors(model: SavableModel, path: Path | str) -> None:
-    """Write `model` (its `cfg` and weights) to one file; call it on one rank only."""
+    """Write the `cfg` and weights of `model` to one file; call it on one rank only."""
     write_safetensors(SavedModel(model.cfg, model.state_dict()), path)
 
 
 def write_safetensors(saved: SavedModel, path: Path | str) -> None:
-    """The same for a model that exists as configuration and weights only."""
-    # One entry of metadata and no more: several are written in a random order, and equal models make equal files.
+    """Write a model, given as configuration and weights, to one file."""
+    # A single entry of metadata: several would be written in random order, and equal models should give equal files.
     metadata = {CONFIG_NAME: config_text(saved.config)}
     with atomic_write(path) as temporary:
         save_file(_without_sharing(saved.state_dict), temporary, metadata)
 
 
 def load_safetensors(path: Path | str) -> SavedModel:
-    """The weights and, where the file was written by us, the configuration."""
+    """Read the weights and, if nest_ssl wrote the file, the configuration."""
     path = Path(path)
     with reading(path, "a .safetensors file"), safe_open(path, framework="pt", device="cpu") as file:
         config = _config(file, path)
@@ -40,7 +40,7 @@ def load_safetensors(path: Path | str) -> SavedModel:
 
 
 def load_safetensors_config(path: Path | str) -> DictConfig:
-    """Only the configuration, without reading the weights."""
+    """Read only the configuration."""
     path = Path(path)
     with reading(path, "a .safetensors file"), safe_open(path, framework="pt", device="cpu") as file:
         return _config(file, path)
@@ -52,7 +52,7 @@ def _config(file: Any, path: Path) -> DictConfig:
 
 
 def _without_sharing(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The format has no tensors that share memory, such as the sub-sampling that has two names in some models."""
+    """Copy tensors that share memory, which the format does not allow; some models have their sub-sampling twice."""
     separate: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in weights.items():

@@ -1,4 +1,4 @@
-"""A model as a file holds it, whatever the format of the file."""
+"""The content of a model file of any format."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A configuration (the `model` node; empty where a file has weights only) and the weights that fit it."""
+    """A configuration (the `model` node; empty if the file has weights only) and the weights."""
 
     config: DictConfig
     state_dict: dict[str, Tensor]
 
 
 class SavableModel(Protocol):
-    """A model that remembers the configuration it was built from."""
+    """A model that has the configuration it was built from."""
 
     cfg: DictConfig
 

@@ -1,7 +1,7 @@
-"""Weights of a file against those of the model: the same shapes, numbers of the same kind, each of them finite.
+"""Compare the weights in a file with those of the model: same shapes, same kind of numbers, all finite.
 
-Torch would load complex numbers without their imaginary part and integers as if they were weights; a model with one
-NaN in it trains on and gives nothing else.
+Torch would drop the imaginary part of complex numbers and load integers as weights; with a single NaN, a model computes
+nothing but NaN.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from nest_ssl.errors import CheckpointError, one_line
 
-# Each is rounded to the model's; of what else torch has, such as float8 or quantised integers, no weights are made.
+# These are converted to the model's type; others, such as float8 or quantised integers, are refused.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def refuse_unusable_weights(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
-    """Name the first tensor that the model has too, but not of this shape or kind, or with numbers that are not finite.
+    """Refuse the first tensor that differs from the model's in shape or kind, or has numbers that are not finite.
 
-    Whole numbers, such as the batches that a batch norm has seen, stay whole numbers.
+    Integers, such as the number of batches that a batch norm has seen, must be integers in both.
     """
     refuse_other_kinds(weights, own, path)
     for name, tensor in weights.items():
@@ -33,7 +33,7 @@ def refuse_unusable_weights(weights: Mapping[str, Tensor], own: Mapping[str, Ten
 
 
 def refuse_other_kinds(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
-    """The same for shapes and kinds alone: what is replayed may hold what went wrong."""
+    """Refuse the first tensor that differs from the model's in shape or kind; a replay may need non-finite numbers."""
     for name, tensor in weights.items():
         if name not in own:
             continue
@@ -49,7 +49,7 @@ def refuse_other_kinds(weights: Mapping[str, Tensor], own: Mapping[str, Tensor],
 
 
 def refuse_nonfinite_optimizer(states: Any, path: Path | str) -> None:
-    """Name the first number of an optimiser's state that would make the next step's weights NaN."""
+    """Refuse the first tensor of an optimiser's state that would make the weights NaN in the next step."""
     for name, tensor in _tensors(states, "optimizer_states"):
         if tensor.is_complex() or (tensor.is_floating_point() and not _finite(tensor, tensor.dtype)):
             raise CheckpointError(
@@ -66,7 +66,7 @@ def _fits(stored: torch.dtype, own: torch.dtype) -> bool:
 
 
 def _finite(tensor: Tensor, dtype: torch.dtype) -> bool:
-    """Whether all numbers are finite, also once they are rounded: 1e300 is infinite in float32."""
+    """Return whether all numbers are finite, also after conversion to `dtype`: 1e300 is infinite in float32."""
     return bool(tensor.to(dtype).isfinite().all())
 
 

@@ -49,7 +49,7 @@ class NestDataModule(pl.LightningDataModule):
 
     @property
     def main_validation_set(self) -> int:
-        """The one of several validation sets whose numbers are those of the run."""
+        """The index of the validation set that `val_loss` belongs to."""
         return self.settings["validation_ds"].get("val_dl_idx", 0)
 
     def train_dataloader(self) -> DataLoader | None:

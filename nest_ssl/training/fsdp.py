@@ -1,6 +1,6 @@
-"""`trainer.strategy: fsdp`: weights, gradients and the optimiser's state divided among the processes.
+"""`trainer.strategy: fsdp`: weights, gradients and optimizer state are sharded over the ranks.
 
-Checkpoints stay what they are elsewhere, one file with everything, so that a run can change its strategy.
+A checkpoint is still one file with everything, so that a run can change its strategy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ShardedStrategy(ModelParallelStrategy):
-    """Torch's `fully_shard` over all processes; the model divides itself in `configure_model`."""
+    """Torch's `fully_shard` over all ranks; the model shards itself in `configure_model`."""
 
     def __init__(self) -> None:
         super().__init__(tensor_parallel_size=1, save_distributed_checkpoint=False)
@@ -31,8 +31,8 @@ class ShardedStrategy(ModelParallelStrategy):
         super().setup_environment()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Give every process its part of the file. Lightning's own trusts the file more, and an optimiser without a
-        state (plain SGD) less."""
+        """Load each rank's shard. Lightning's method trusts the file too much, and fails if the optimizer has no state
+        (plain SGD)."""
         from torch.distributed.checkpoint import state_dict as parts
         from torch.distributed.fsdp import FullyShardedDataParallel, OptimStateKeyType
 
@@ -55,10 +55,10 @@ class ShardedStrategy(ModelParallelStrategy):
 
 
 def shard(model: EncDecDenoiseMaskedTokenPredModel, mesh: DeviceMesh) -> None:
-    """Divide what is trained among the processes of a mesh; once. What is frozen stays whole.
+    """Shard the trained weights over a mesh, once; frozen weights are not sharded.
 
-    Weights are gathered for the time of their use: a layer's for that layer, or all for the whole step where `fast`
-    reads them without calling the layers.
+    Weights are gathered while they are used: those of one layer at a time, or, with `numerics: fast`, which reads them
+    without calling the layers, all of them for the whole step.
     """
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
@@ -69,5 +69,5 @@ def shard(model: EncDecDenoiseMaskedTokenPredModel, mesh: DeviceMesh) -> None:
         for layer in model.encoder.layers:
             fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh, ignored_params=frozen)
-    for method in ("training_step", "validation_step"):  # what Lightning calls instead of `forward`
+    for method in ("training_step", "validation_step"):  # Lightning calls these instead of `forward`
         register_fsdp_forward_method(model, method)

@@ -22,7 +22,7 @@ from nest_ssl.errors import ConfigError
 from nest_ssl.model import MaskedPrediction
 from nest_ssl.model.batch_norm_statistics import RunningStatistics
 from nest_ssl.model.nest import Nest
-from nest_ssl.training.checkpointing.accumulation import gradients_of_all_processes, own_gradients, put_back
+from nest_ssl.training.checkpointing.accumulation import gradients_of_all_ranks, own_gradients, put_back
 from nest_ssl.training.checkpointing.epoch_position import agree_on_position
 from nest_ssl.training.datamodule import NestDataModule
 from nest_ssl.training.fsdp import shard
@@ -55,13 +55,13 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self.data = NestDataModule(self.settings, "fast" if self.fast else "exact")
         self.batches_without_masks = 0
         self.skipped_audio = 0
-        self.prediction: MaskedPrediction | None = None  # of the batch at hand, for callbacks
-        self.shown_loss: Tensor | None = None  # of the latest batch: `train_loss`, where one was logged
+        self.prediction: MaskedPrediction | None = None  # of the current batch, for callbacks
+        self.shown_loss: Tensor | None = None  # `train_loss` of the latest batch, if one was logged
         self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
-        self.step_left_out = False  # the latest one, because its loss or gradient was not finite
-        self._losses: list[Tensor] = []  # of the batches since the last update
+        self.step_left_out = False  # the latest step, because its loss or gradient was not finite
+        self._losses: list[Tensor] = []  # of the batches since the last optimizer step
         self._statistics: RunningStatistics | None = None
-        self._accumulated: dict[str, Tensor] = {}  # gradients of a checkpoint, until training starts
+        self._accumulated: dict[str, Tensor] = {}  # gradients from a checkpoint, until training starts
         self._problem_warnings = ProblemWarnings()
         self._validation_losses: list[list[Tensor]] = []
 
@@ -75,8 +75,8 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self._count(batch, masked)
         metrics = {"learning_rate": self.trainer.optimizers[0].param_groups[0]["lr"]}
         shown = loss.detach() if masked else None
-        if self.trainer.world_size > 1:  # processes wait for each other only where somebody will look
-            shown = self._mean_over_processes([] if shown is None else [shown]) if will_log(self.trainer) else None
+        if self.trainer.world_size > 1:  # ranks wait for each other only if the step is logged
+            shown = self._mean_over_ranks([] if shown is None else [shown]) if will_log(self.trainer) else None
         self.shown_loss = shown
         if shown is not None:
             metrics["train_loss"] = shown
@@ -90,41 +90,41 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
             self._validation_losses[dataloader_idx].append(self.prediction.loss)
 
     def _count(self, batch: AudioNoiseBatch, masked: bool) -> None:
-        """Keep account of what was left out; who watches the run reports it."""
+        """Warn of problems with audio, and count what was skipped, for callbacks."""
         self._problem_warnings.warn(batch.problems)
         self.skipped_audio += batch.skipped
         self.batches_without_masks += not masked
 
     def on_before_backward(self, loss: Tensor) -> None:
-        self.prediction = None  # callbacks had their look; backward needs the memory
+        self.prediction = None  # callbacks have used it; backward needs the memory
 
     def on_validation_batch_end(self, *_: Any) -> None:
-        self.prediction = None  # and so does the next batch
+        self.prediction = None  # the next batch needs the memory
 
     def on_validation_epoch_start(self) -> None:
         self._validation_losses = [[] for _ in self.data.validation_loaders]
         if compat.device_mesh(self) is not None and self._statistics is not None:
-            self._statistics.share()  # DDP does so by itself; else a resumed run would measure another loss
+            self._statistics.share()  # as DDP does; else a resumed run would measure another loss
 
     @property
     def main_validation_set(self) -> int:
-        """The one of several validation sets whose numbers are those of the run."""
+        """The index of the validation set that `val_loss` belongs to."""
         return self.data.main_validation_set
 
     def on_validation_epoch_end(self) -> None:
-        """`val_loss` is the mean over the batches of the set that `val_dl_idx` names, by default the first."""
+        """Log `val_loss`, the mean over the batches of the set that `val_dl_idx` names, by default the first."""
         for index, losses in enumerate(self._validation_losses):
-            mean = self._mean_over_processes(losses)
+            mean = self._mean_over_ranks(losses)
             if mean is None:
-                _log.warning("validation set %d had no masked frame, so there is no loss of it", index)
+                _log.warning("validation set %d had no masked frame, so it has no loss", index)
                 continue
             if index == self.main_validation_set:
                 self.log("val_loss", mean, prog_bar=True)
             if len(self._validation_losses) > 1:
                 self.log(f"{self.data.validation_names[index]}val_loss", mean)
 
-    def _mean_over_processes(self, losses: list[Tensor]) -> Tensor | None:
-        """The mean of what all processes found; every one takes part, also one that found nothing."""
+    def _mean_over_ranks(self, losses: list[Tensor]) -> Tensor | None:
+        """Return the mean over all ranks, None if there are no losses; every rank must call it."""
         total = torch.stack(losses).sum() if losses else torch.zeros((), device=self.device)
         together = torch.stack((total, total.new_tensor(len(losses))))
         total, count = self.trainer.strategy.reduce(together, reduce_op="sum")
@@ -133,14 +133,14 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
     ) -> None:
-        """Lightning's hook between backward and the optimiser's step, which is left out if gradients are not finite.
+        """Lightning's hook between backward and the optimizer step: clip, or skip the step if gradients are not finite.
 
-        A gradient scaler leaves it out by itself, and expects to now and then, while it looks for its scale.
+        A gradient scaler skips such steps itself; some are expected while it searches for its scale.
         """
         losses, self._losses = self._losses, []
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         if scaler is not None and compat.unscales_by_itself(optimizer):
-            # Lightning leaves that to a fused kernel, but norm and limit are of the true gradients
+            # Lightning leaves this to the fused kernel, but clipping needs the true gradients
             scaler.unscale_(optimizer)
         by_norm = gradient_clip_algorithm in (None, "norm")
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -148,7 +148,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
             parameters, (gradient_clip_val or None) if by_norm else None, drop=scaler is None
         )
         self.step_left_out = not finite and (scaler is None or _is_no_overflow(losses, scaler))
-        # Gradients are those of all processes, which must agree on the step; statistics are each one's own.
+        # Gradients are equal on all ranks, so all agree on the step; each rank has its own statistics.
         if self._statistics is not None and (self.step_left_out or not self._statistics.finite()):
             self._statistics.put_back()
             self.step_left_out = True
@@ -156,9 +156,9 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
             self.trainer.precision_plugin.clip_grad_by_value(optimizer, gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """A checkpoint between two updates holds what every process has of the next one so far."""
+        """Add the gradients accumulated so far to a checkpoint between two optimizer steps."""
         if compat.attached_trainer(self) is not None and compat.is_accumulating(self.trainer):
-            checkpoint["accumulated_gradients"] = gradients_of_all_processes(self)
+            checkpoint["accumulated_gradients"] = gradients_of_all_ranks(self)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         trainer = compat.attached_trainer(self)
@@ -176,7 +176,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
             self._accumulated = {}
 
     def configure_model(self) -> None:
-        """Lightning's hook: divide the weights among the processes where the strategy asks for it (`fsdp`)."""
+        """Lightning's hook: shard the weights over the ranks if the strategy is `fsdp`."""
         mesh = compat.device_mesh(self)
         if mesh is not None:
             shard(self, mesh["data_parallel"])
@@ -186,7 +186,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self._attached_data().setup(stage)
 
     def _attached_data(self) -> NestDataModule:
-        """The data module, told of this model's trainer: rank and world size decide what it loads."""
+        """Return the data module, after setting its trainer: rank and world size decide what it loads."""
         self.data.trainer = compat.attached_trainer(self)
         return self.data
 
@@ -208,7 +208,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         config = self.settings.get("optim")
         if not config:
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
-        if self.fast and compat.device_mesh(self) is None:  # torch has few such kernels for weights in parts
+        if self.fast and compat.device_mesh(self) is None:  # torch has few such kernels for sharded weights
             config = with_fused_kernel(config)
         optimizer = build_optimizer(parameter_groups(self, self.settings.get("optim_param_groups")), config)
         schedule = config.get("sched")
@@ -219,5 +219,5 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
 
 def _is_no_overflow(losses: list[Tensor], scaler: Any) -> bool:
-    """Whether it is not the scale that made these gradients infinite: below 1 it makes them smaller, not larger."""
+    """Return whether infinite gradients have another cause than the loss scale: an infinite loss, or a scale below 1."""
     return not all(bool(loss.isfinite()) for loss in losses) or scaler.get_scale() < 1

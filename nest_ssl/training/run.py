@@ -27,6 +27,7 @@ from nest_ssl.training.callbacks.progress import TrainingProgress
 from nest_ssl.training.callbacks.stopping import StopOnSignal, Stopped
 from nest_ssl.training.callbacks.throughput import Throughput
 from nest_ssl.training.checkpointing.continuation import Continuation
+from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.checks import DataChecks, check_configuration, keeps_results
 from nest_ssl.training.console import RunClock, announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
@@ -84,7 +85,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
 
     # Experiment: choose the folder and the checkpoint to continue from; nothing is written yet
     experiment = _plan(cfg, adjustments)
-    continuation = None if experiment is None else Continuation(cfg, experiment)
+    resume_from = None if experiment is None else experiment.resume_from
+    record = None if experiment is None else _record(cfg, experiment)
 
     # Trainer
     _seed(cfg.get("seed"))
@@ -97,7 +99,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
         Ranks(),
         clock,
         *callbacks,
-        *([] if continuation is None else [continuation]),
+        *([] if record is None else [record]),
         TrainingMonitor(),
         *_speed_callbacks(cfg, throughput, machine),
     ]
@@ -107,9 +109,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     with hold_run_folders(experiment if trainer.is_global_zero else None):
         # Model and weights; its data module makes the loaders when training starts
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-        resume_from = None if experiment is None else experiment.resume_from
-        if continuation is not None:
-            continuation.check_weights(model)
+        if isinstance(record, Continuation):
+            record.check_weights(model)
         if resume_from is None:  # a checkpoint brings its own weights
             model.maybe_init_from_pretrained_checkpoint(cfg)
 
@@ -130,6 +131,12 @@ def _plan(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | No
         return None
     node: Any = OmegaConf.to_container(cfg.exp_manager)
     return plan_experiment(node, cfg.get("trainer") or {}, adjustments)
+
+
+def _record(cfg: DictConfig, experiment: Experiment) -> RunRecord:
+    """Return the record of the run; if it resumes, refuse changes of the configuration that cannot take effect."""
+    checkpoint = experiment.resume_from
+    return RunRecord(cfg, experiment) if checkpoint is None else Continuation(cfg, experiment, checkpoint)
 
 
 def _seed(seed: Any) -> None:

@@ -235,7 +235,7 @@ def test_a_full_disk_costs_no_checkpoint_that_was_there(corpus: DummyCorpus, tmp
     process = start(tmp_path / "run", corpus, overrides)
     assert process.wait(timeout=PATIENCE) == 2
     log = (tmp_path / "run" / "log.txt").read_text()
-    assert "No space left on device; training goes on, the newest is" in log
+    assert "No space left on device; training continues, the newest is" in log
     assert log.rstrip().endswith("error: the end of the run could not be saved: [Errno 28] No space left on device")
     assert result(small_disk)["global_step"] == 3
     assert not list(small_disk.rglob("*.tmp"))

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is not a finite number: left out, counted, kept for inspection, and not for ever."""
+"""Steps with a loss or gradient that is not finite: skipped, counted and kept for inspection, up to a limit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nest_ssl.compat import is_accumulating
 from nest_ssl.errors import NestError, one_line
 
 _log = logging.getLogger(__name__)
-_MOST_KEPT = 10  # batches of one process
+_MOST_KEPT = 10  # batches of one rank
 
 
 class NonFiniteSteps(Callback):
-    """The model drops the gradients of such a step; this says so and stops the run when there are too many in a row."""
+    """Reports the steps that the model skipped, and stops the run after too many in a row."""
 
     def __init__(self, folder: Path | None, most_in_a_row: int) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class NonFiniteSteps(Callback):
             self.in_a_row += 1
             pl_module.log("nonfinite_steps", float(self.count), batch_size=1)
             _log.warning(
-                "step %d: the %s is not finite; the step is left out (so far %d)%s",
+                "step %d: the %s is not finite; the step is skipped (so far %d)%s",
                 *(trainer.global_step, "gradient or batch norm" if loss_is_finite else "loss", self.count),
                 f"; the batch is in {self.folder}" if kept else "",
             )
@@ -57,14 +57,14 @@ class NonFiniteSteps(Callback):
             self.in_a_row = 0
 
     def _keep(self, trainer: Trainer, batch: Any, loss: Tensor) -> bool:
-        """Whether the batch was written: a few are enough, and a full disk is no reason to stop."""
+        """Write the batch unless enough are kept; return whether it was written (a full disk does not stop the run)."""
         if self.folder is None or len(list(self.folder.glob(f"*rank{trainer.global_rank}.pt"))) >= _MOST_KEPT:
             return False
         path = self.folder / f"step{trainer.global_step}-rank{trainer.global_rank}.pt"
         try:
             with atomic_write(path) as temporary:
                 torch.save({"loss": loss.detach().cpu(), **vars(batch)}, temporary)
-        except (OSError, RuntimeError) as error:  # torch's own writer has errors of its own
+        except (OSError, RuntimeError) as error:  # torch's writer raises RuntimeError
             _log.warning("%s: the batch could not be kept: %s", path, one_line(error))
             return False
         return True

@@ -1,7 +1,7 @@
-"""A report of every problem with audio that a run met, one line each, in its folder.
+"""A report in the run's folder with one line for each problem with audio.
 
-Loader processes meet the problems; they come here with the batches. A new one is on the disk before its batch is
-trained on, so that nothing is lost when the run dies of it, or is killed.
+Workers find the problems and send them with the batches. A new problem is written before its batch is trained on, so
+that a crash does not lose it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nest_ssl.data.problems import Problem, count_by_kind
 from nest_ssl.errors import one_line
 
 _log = logging.getLogger(__name__)
-PROBLEM_REPORT = "problem_audio"  # .jsonl, or .rank1.jsonl and so on of the other processes
+PROBLEM_REPORT = "problem_audio"  # .jsonl; other ranks write .rank1.jsonl and so on
 _Key = tuple[str, str, str]
 
 
 class ProblemReport(Callback):
-    """Appends to a report that outlives the run: what an earlier start of it listed is counted, not listed again."""
+    """Appends to the report; a problem that an earlier start of the run listed is counted, not listed again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: Path | None = None
         self._records: dict[_Key, dict[str, Any]] = {}
-        self._whole = False  # everything is in the file, and nothing but whole lines
+        self._whole = False  # whether the file contains every record, in complete lines
         self._warned = False
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -61,15 +61,15 @@ class ProblemReport(Callback):
             self._write(file, self._records[key])
 
     def _begin(self, rank: int) -> Path:
-        """The report of this process, with what is in it already; a healthy run never has one."""
+        """Return the path of this rank's report, after reading what it contains; only runs with problems have one."""
         self._file = self.folder / f"{PROBLEM_REPORT}{f'.rank{rank}' if rank else ''}.jsonl"
         self._records = {(record["kind"], record["file"], record["line"]): record for record in read_report(self._file)}
         if self._records:
-            self._write(self._file)  # without half a line, if a killed run left one
+            self._write(self._file)  # without the incomplete line that a killed run may have left
         return self._file
 
     def _write(self, file: Path, new: dict[str, Any] | None = None) -> None:
-        """Append what is new; or write everything, with the counts of now. A run does not die of a full disk here."""
+        """Append a new record, or rewrite the report with present counts; a full disk only logs a warning."""
         try:
             if self._whole and new is not None:
                 with file.open("a", encoding="utf-8") as report:
@@ -82,7 +82,7 @@ class ProblemReport(Callback):
         except OSError as error:
             self._whole = False
             if not self._warned:
-                _log.warning("%s could not be written: %s; it will be, with the next problem", file, one_line(error))
+                _log.warning("%s could not be written: %s; the next problem will try again", file, one_line(error))
             self._warned = True
 
     def _conclude(self, trainer: Trainer) -> None:
@@ -100,7 +100,7 @@ class ProblemReport(Callback):
 
 
 def _outcomes(records: Iterable[dict[str, Any]]) -> str:
-    """How many utterances, and noise files, were skipped and how many were used; each counts once."""
+    """Return how many utterances and noise files were skipped and how many were used; each counts once."""
     last = {(record["file"], record["line"]): str(record.get("outcome", "used")) for record in records}
     counts = Counter(last.values())
     skipped, other_noise = counts["skipped"], counts["drew other noise"]
@@ -109,7 +109,7 @@ def _outcomes(records: Iterable[dict[str, Any]]) -> str:
 
 
 def read_report(file: Path) -> list[dict[str, Any]]:
-    """The records of a report, without a line that was never finished; none if there is no report."""
+    """Return the records of a report, without an incomplete last line; none if there is no report."""
     records = []
     with suppress(FileNotFoundError), file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:

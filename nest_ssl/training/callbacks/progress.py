@@ -1,5 +1,4 @@
-"""The state of a run while it trains: a bar over all steps and a line of numbers on a terminal, elsewhere a plain line
-now and then."""
+"""The progress of a run: a bar and a line of numbers on a terminal, elsewhere a plain line every 15 seconds."""
 
 from __future__ import annotations
 
@@ -19,14 +18,15 @@ from torch import Tensor
 
 from nest_ssl.printable import say
 from nest_ssl.training.callbacks.throughput import Throughput
+from nest_ssl.training.run_length import run_length
 
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
-_RECENT_LOSSES = 50  # that the shown one is the mean of: those of single batches differ by more than a day's progress
+_RECENT_LOSSES = 50  # in the mean that is shown: losses of single batches vary too much
 
 
 class _Bar(Progress):
-    """The bar, and below it the numbers, which together would not fit 80 columns."""
+    """The bar, with the numbers below it: both would not fit into 80 columns."""
 
     numbers = ""
 
@@ -36,9 +36,9 @@ class _Bar(Progress):
 
 
 class TrainingProgress(Callback):
-    """Steps done, losses, learning rate, speed, share of waiting, time left. ASCII where the output is not UTF-8.
+    """Shows steps, losses, learning rate, speed, data wait and time left; in ASCII if the output is not UTF-8.
 
-    The loss of the training is a running mean over the newest batches.
+    The training loss is a running mean over the newest batches.
     """
 
     def __init__(self, throughput: Throughput, interactive: bool | None = None) -> None:
@@ -59,7 +59,7 @@ class TrainingProgress(Callback):
             return
         self._bar = _Bar(
             TextColumn("{task.description}"),
-            BarColumn(bar_width=None),  # what the line leaves over
+            BarColumn(bar_width=None),  # the rest of the line
             TextColumn("{task.fields[steps]}"),
             TimeRemainingColumn(),
             TextColumn("left"),
@@ -135,12 +135,10 @@ class TrainingProgress(Callback):
 
 
 def steps_to_train(trainer: Trainer) -> int | None:
-    """Optimiser steps until the run ends, as far as the configuration says; None if it goes on until stopped."""
-    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
-    if trainer.max_epochs and trainer.max_epochs > 0 and isinstance(trainer.num_training_batches, int):
-        steps_in_epoch = -(-trainer.num_training_batches // trainer.accumulate_grad_batches)
-        limits.append(steps_in_epoch * trainer.max_epochs)
-    return min(limits, default=None)
+    """Return the optimizer steps of the run; None if its end is not known."""
+    batches = trainer.num_training_batches
+    length = run_length(trainer, batches if isinstance(batches, int) else None)
+    return None if length is None else length.steps
 
 
 def _steps(trainer: Trainer) -> str:
@@ -149,7 +147,7 @@ def _steps(trainer: Trainer) -> str:
 
 
 def _time_left(trainer: Trainer, steps_per_second: float) -> str:
-    """At the pace of this start of the run, validations included; nothing if no end is known."""
+    """Return the time left at the present pace, validations included; an empty string if no end is known."""
     total = steps_to_train(trainer)
     if total is None or steps_per_second <= 0:
         return ""

@@ -1,8 +1,8 @@
-"""Gradients of an update that is half accumulated, which a checkpoint between two batches has to hold.
+"""Gradients accumulated so far, which a checkpoint between two optimizer steps must contain.
 
-Every process has its own until the update adds them up, so every one gets its own back: means of them would differ in
-their last bits. Only where the weights are divided among processes are the means taken after every batch, and each
-process has a part of them; a checkpoint then holds the whole, once.
+Each rank has its own gradients until the optimizer step sums them, so a checkpoint stores and restores them per rank:
+their mean would differ in the last bits. With sharded weights (FSDP), gradients are averaged after every batch and each
+rank has a shard; the checkpoint then contains the full gradients once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from nest_ssl.compat import device_mesh
 Gradients = dict[str, Tensor]
 
 
-def gradients_of_all_processes(model: LightningModule) -> list[Gradients]:
-    """By process, or their mean alone; on the first one. The others take part and keep nothing."""
+def gradients_of_all_ranks(model: LightningModule) -> list[Gradients]:
+    """Return the gradients of each rank, or only their mean if sharded, on rank 0; call it on all ranks."""
     own = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
     count, first = model.trainer.world_size, model.trainer.is_global_zero
-    if _is_divided(model):
+    if _is_sharded(model):
         mean: Gradients = {}
         for name, gradient in own.items():
             whole = gradient.full_tensor()  # type: ignore[attr-defined]  # a DTensor
@@ -41,17 +41,17 @@ def gradients_of_all_processes(model: LightningModule) -> list[Gradients]:
 
 
 def own_gradients(processes: Sequence[Gradients], model: LightningModule) -> Gradients:
-    """Those of this process; where others saved them, or it has parts of a mean, the mean: it leads to the same sum."""
-    if len(processes) == model.trainer.world_size and not _is_divided(model):
+    """Return this rank's gradients or, if sharded or with another number of ranks, their mean: the sum is equal."""
+    if len(processes) == model.trainer.world_size and not _is_sharded(model):
         return processes[model.trainer.global_rank]
     return {name: torch.stack([found[name] for found in processes]).mean(0) for name in processes[0]}
 
 
 def put_back(gradients: Mapping[str, Tensor], model: LightningModule) -> None:
-    """Make the next batch add to these; of divided weights, every process takes its part."""
+    """Set the gradients that the next batch adds to; with sharded weights, each rank takes its shard."""
     for name, gradient in gradients.items():
         parameter, gradient = model.get_parameter(name), gradient.to(model.device)
-        if _is_divided(model):
+        if _is_sharded(model):
             from torch.distributed.tensor import DTensor, distribute_tensor
 
             assert isinstance(parameter, DTensor)
@@ -59,5 +59,5 @@ def put_back(gradients: Mapping[str, Tensor], model: LightningModule) -> None:
         parameter.grad = gradient
 
 
-def _is_divided(model: LightningModule) -> bool:
+def _is_sharded(model: LightningModule) -> bool:
     return device_mesh(model) is not None

@@ -1,4 +1,4 @@
-"""The files of checkpoints: whole or not there, at once or in the background, and which of them to continue from."""
+"""The files of checkpoints: written atomically, in the background if wanted; and which one to continue from."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.errors import CheckpointError, one_line
 
 _log = logging.getLogger(__name__)
-LAST = "-last"  # the end of the name that a run continues from
+LAST = "-last"  # the end of the name of the checkpoint that a run continues from
 
 
 class CheckpointFiles(TorchCheckpointIO):
-    """Lightning's file access: written beside the target and moved there, read without running what it brings.
+    """Lightning's file access: writes a temporary file and renames it, reads without running code from the file.
 
-    A full disk stops nothing here: after something could not be written nothing more is done, so that no older file
-    makes way for one that is not there, until `settle` has said so. In the background, copies are written while
-    training goes on.
+    A full disk raises nothing here: after a failed write, nothing more is written or removed until `settle` reports
+    the failure, so no older file is replaced by a missing one. In the background, copies are written during training.
     """
 
     def __init__(self, background: bool = False) -> None:
@@ -51,19 +50,19 @@ class CheckpointFiles(TorchCheckpointIO):
         self._do(Path(path).unlink, True)
 
     def give_second_name(self, written: Path, name: Path) -> None:
-        """What two files would hold costs nothing twice."""
+        """Give a written file a second name by a link, which takes no space."""
         self._do(_link, written, name)
 
     def write_beside(self, write: Callable[..., None], *arguments: Any) -> None:
-        """Write something else at the same time: each waits for the disk half of the time."""
+        """Write another file in the thread, at the same time as the checkpoint."""
         self._pending.append(self._thread.submit(self._guarded, write, *arguments))
 
     def stable(self, values: Any) -> Any:
-        """Values that stay as they are while they are written."""
+        """Return values that do not change while they are written: copies, if that happens in the background."""
         return _copied(values) if self.background else values
 
     def settle(self) -> str | None:
-        """Wait until everything is written; why not, if so."""
+        """Wait until everything is written; return the reason if something could not be, else None."""
         pending, self._pending = self._pending, []
         for one in pending:
             one.result()
@@ -86,14 +85,16 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 def newest_last(folder: Path) -> Path | None:
-    """The `-last.ckpt` that was written last, damaged or not."""
+    """Return the newest `-last.ckpt`, damaged or not."""
     last = [path for path in _newest_first(folder) if path.stem.endswith("last")]
     return last[0] if last else None
 
 
 def checkpoint_to_continue(folder: Path) -> Path | None:
-    """The newest `-last.ckpt` (a run that was killed while replacing it leaves two) or, if its bytes are damaged, the
-    newest checkpoint that is whole."""
+    """Return the newest undamaged checkpoint, any `-last.ckpt` first; None if the folder has no `-last.ckpt`.
+
+    A run that was killed while it replaced `-last.ckpt` leaves two of them.
+    """
     newest_first = _newest_first(folder)
     last = [path for path in newest_first if path.stem.endswith("last")]
     if not last:
@@ -102,41 +103,41 @@ def checkpoint_to_continue(folder: Path) -> Path | None:
         wrong = _damage(path)
         if wrong is None:
             return path
-        _log.warning("%s: damaged, passed over: %s", path, wrong)
-    raise CheckpointError(f"{folder}: every checkpoint is damaged; move them elsewhere to train from the beginning")
+        _log.warning("%s: damaged, skipped: %s", path, wrong)
+    raise CheckpointError(f"{folder}: every checkpoint is damaged; move them elsewhere to start from scratch")
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    """Checkpoints by the time of their writing; a link whose target is missing by its own."""
+    """Return checkpoints by time of writing; a broken link counts with its own time."""
     written = {}
     for path in folder.glob("*.ckpt"):
-        with contextlib.suppress(FileNotFoundError):  # removed just now
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             written[path] = (path.stat() if path.exists() else path.lstat()).st_mtime_ns
     return sorted(written, key=lambda path: written[path], reverse=True)
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with a file's bytes; torch itself does not look at their sums.
+    """Return what is wrong with a file, None if nothing: torch does not verify checksums.
 
-    Nor does a sum cover the archive's own tables, so it is opened as it will be, too.
+    Checksums do not cover the archive's own tables, so the file is also opened as it would be to continue.
     """
     if not path.exists():
         return "it is a link whose target is missing"
     if path.is_file() and path.stat().st_size == 0:
         return "it is empty"
     try:
-        load_lightning_checkpoint(path, in_place=True)  # first: it refuses pipes, and what unpacks without end
+        load_lightning_checkpoint(path, in_place=True)  # first: it refuses pipes and zip bombs
         with zipfile.ZipFile(path) as archive:
             member = archive.testzip()
         if member is not None:
-            return f"{member} has another sum than when it was written"
-    except Exception as error:  # bytes that are damaged can raise anything
+            return f"{member} has a wrong checksum"
+    except Exception as error:  # damaged bytes can raise anything
         return one_line(error).removeprefix(f"{path}: ")
     return None
 
 
 def _reason(error: BaseException) -> str:
-    """What the system said; torch makes a RuntimeError of it, and another one of that."""
+    """Return the system's message, which torch wraps into one or two RuntimeErrors."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__cause__ or cause.__context__
@@ -149,7 +150,7 @@ def _write(checkpoint: dict[str, Any], path: Path) -> None:
 
 
 def _link(written: Path, name: Path) -> None:
-    """Give a file a second name, by a copy where the file system cannot link; either appears whole."""
+    """Give a file a second name: a hard link, or a copy where the file system has no links."""
     if name.exists() and name.samefile(written):
         return
     with atomic_write(name) as temporary:

@@ -1,4 +1,4 @@
-"""Writing checkpoints: the best, the last and `.nemo` archives, each of which appears whole or not at all."""
+"""Writes checkpoints: the best, the last, and `.nemo` archives."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFil
 from nest_ssl.training.checkpointing.epoch_position import keep_epoch_unfinished
 
 _log = logging.getLogger(__name__)
-_BOOKKEEPING_FIELDS = (  # which file is which: put back when one could not be written
+_BOOKKEEPING_FIELDS = (  # of ModelCheckpoint, which file is which: restored after a failed write
     *("best_k_models", "best_model_path", "best_model_score", "kth_best_model_path", "kth_value", "current_score"),
     *("last_model_path", "_last_checkpoint_saved", "_last_global_step_saved", "_nemo_of"),
 )
 
 
 class RunCheckpoint(ModelCheckpoint):
-    """Lightning's checkpoints with NeMo's habits: `<filename>-last.ckpt` after every validation and at the end of the
+    """Lightning's checkpoints as NeMo writes them: `<filename>-last.ckpt` after every validation and at the end of the
     run, and `<name>.nemo` beside it."""
 
-    files: CheckpointFiles  # of the trainer, whose only file access it has to be
+    files: CheckpointFiles  # the trainer's file access
 
     def __init__(self, settings: CheckpointSettings, folder: Path, name: str, save_on_sigterm: bool) -> None:
         filename = settings.filename or f"{name}--{{{settings.monitor}:.4f}}-{{epoch}}"
@@ -60,13 +60,12 @@ class RunCheckpoint(ModelCheckpoint):
         self.settings = settings
         self.save_on_sigterm = save_on_sigterm
         self._archive = f"{settings.prefix or name}{settings.postfix}"
-        # Step and best checkpoint that the archive was written at, by this process: what one from before holds, nobody
-        # knows.
+        # Step and best checkpoint at the time the archive was written; None until this process has written it.
         self._nemo_of: tuple[int, str] | None = None
         self._trains = False
-        self._resumed_from_time: int | None = None  # when what this run continues was written, in ns since 1970
-        self._bookkeeping: dict[str, Any] = {}  # before what is being written
-        self._failure: str | None = None  # why something could not be
+        self._resumed_from_time: int | None = None  # when the resumed checkpoint was written, in ns since 1970
+        self._bookkeeping: dict[str, Any] = {}  # values before the present write
+        self._failure: str | None = None  # why a write failed
 
     @property
     def nemo_path(self) -> Path:
@@ -85,14 +84,14 @@ class RunCheckpoint(ModelCheckpoint):
         self._last_global_step_saved = trainer.global_step  # nothing new to save before the first step
         self._last_checkpoint_saved = ""
         if trainer.ckpt_path is not None and Path(trainer.ckpt_path).parent == Path(self.dirpath or ""):
-            self.last_model_path = str(trainer.ckpt_path)  # the next `-last` takes its place
+            self.last_model_path = str(trainer.ckpt_path)  # the next `-last` replaces it
             if trainer.is_global_zero:
                 self._resumed_from_time = Path(trainer.ckpt_path).stat().st_mtime_ns
         restore_loader_position(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_validation_end(trainer, pl_module)
-        self._save_last_if_behind(trainer)  # Lightning leaves it out when the loss has not improved
+        self._save_last_if_behind(trainer)  # Lightning skips it if the loss has not improved
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._settle(trainer)
@@ -101,7 +100,7 @@ class RunCheckpoint(ModelCheckpoint):
         self._write_nemo_at_end(trainer, pl_module)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run with nothing left to train may have ended before, or without, its archive."""
+        """Write the archive of a run with nothing left to train, which may have ended before it was written."""
         if not self._trains and trainer.ckpt_path is not None:
             self._write_nemo_at_end(trainer, pl_module, Path(trainer.ckpt_path))
 
@@ -111,14 +110,14 @@ class RunCheckpoint(ModelCheckpoint):
             self._save_last_if_behind(trainer)
             self._settle(trainer)
         elif hasattr(self, "files"):  # set up
-            self.files.settle()  # without a word to the other processes, which may be gone
+            self.files.settle()  # without communication: other ranks may be gone
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         keep_epoch_unfinished(trainer, checkpoint)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        # A checkpoint from elsewhere must not name what the run will delete: only files in its own folder are its own.
+        # A checkpoint from elsewhere must not decide what this run deletes: only files in the run's folder are its own.
         self.last_model_path = self.last_model_path if self._is_own(self.last_model_path) else ""
         kept = {path: score for path, score in self.best_k_models.items() if self._is_own(path)}
         if len(kept) != len(self.best_k_models) or self.kth_best_model_path not in (*kept, ""):
@@ -126,7 +125,7 @@ class RunCheckpoint(ModelCheckpoint):
             self._rank_again(kept)
 
     def _is_own(self, path: Any) -> bool:
-        """Whether this is a checkpoint that is there, inside the folder of the run."""
+        """Return whether this is an existing checkpoint inside the run's folder."""
         path = Path(str(path)).resolve()
         own_folder = path.is_relative_to(Path(self.dirpath or "").resolve())
         return own_folder and path.suffix == self.FILE_EXTENSION and path.is_file()
@@ -134,25 +133,24 @@ class RunCheckpoint(ModelCheckpoint):
     def format_checkpoint_name(
         self, metrics: dict[str, Tensor], filename: str | None = None, ver: int | None = None, prefix: str | None = None
     ) -> str:
-        """Leave out what has no value yet, for which Lightning would write 0, a number that lies."""
+        """Leave out metrics without a value, for which Lightning would write a misleading 0."""
         given = {name for name, value in metrics.items() if not math.isnan(float(value))}
         filename = without_missing(filename or self.filename or "{step}", given, self.auto_insert_metric_name)
         return super().format_checkpoint_name(metrics, filename, ver, prefix)
 
     def file_exists(self, filepath: Any, trainer: Trainer) -> bool:
-        """Whether a name is taken, so that another is needed.
+        """Return whether a name is taken, so that a new version of it is needed.
 
-        A killed run may have written files that the one it is resumed from knows nothing of. It comes by again and
-        writes them anew, under the same names, rather than leave them behind for ever.
+        Files that a killed run wrote after the resumed checkpoint are overwritten: this run repeats those steps.
         """
         there = False
         if trainer.is_global_zero and Path(filepath).exists():
-            in_vain = (
+            lost = (
                 self._resumed_from_time is not None
                 and str(filepath) not in (*self.best_k_models, self.last_model_path)
                 and Path(filepath).stat().st_mtime_ns > self._resumed_from_time
             )
-            there = not in_vain
+            there = not lost
         return trainer.strategy.reduce_boolean_decision(there, all=False)
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
@@ -172,7 +170,7 @@ class RunCheckpoint(ModelCheckpoint):
 
     @contextlib.contextmanager
     def _keeping_books(self, trainer: Trainer) -> Iterator[None]:
-        """Let the block write; if it could not, everything is as before, and the next occasion tries again."""
+        """Restore the bookkeeping if writing in the block fails, so that the next checkpoint retries."""
         self._settle(trainer)  # what was written in the background
         self._bookkeeping = {name: getattr(self, name) for name in _BOOKKEEPING_FIELDS}
         self._bookkeeping["best_k_models"] = dict(self.best_k_models)
@@ -181,7 +179,7 @@ class RunCheckpoint(ModelCheckpoint):
             self._settle(trainer)
 
     def _settle(self, trainer: Trainer) -> None:
-        """Wait for what is being written; on every rank, if the first could not, as if it had never been tried."""
+        """Wait for pending writes; if rank 0 failed, restore the bookkeeping on every rank."""
         failure = trainer.strategy.broadcast(self.files.settle() if trainer.is_global_zero else None)
         if failure is None:
             return
@@ -191,13 +189,13 @@ class RunCheckpoint(ModelCheckpoint):
         newest = self.last_model_path or "none"
         if self.settings.on_write_error == "stop":
             raise CheckpointError(f"a checkpoint could not be written: {failure}; the newest is {newest}")
-        _log.error("a checkpoint could not be written: %s; training goes on, the newest is %s", failure, newest)
+        _log.error("a checkpoint could not be written: %s; training continues, the newest is %s", failure, newest)
 
     def _save_checkpoint(self, trainer: Trainer, filepath: str) -> None:
         if self.settings.always_save_nemo and trainer.lightning_module is not None:
             self._write_nemo(trainer, trainer.lightning_module)
         written = self._last_checkpoint_saved
-        if written and self._last_global_step_saved == trainer.global_step:  # best and last of one step are the same
+        if written and self._last_global_step_saved == trainer.global_step:  # best and last of one step are equal
             if trainer.is_global_zero:
                 self.files.give_second_name(Path(written), Path(filepath))
             trainer.strategy.barrier()
@@ -206,20 +204,20 @@ class RunCheckpoint(ModelCheckpoint):
             super()._save_checkpoint(trainer, filepath)
 
     def _should_remove_checkpoint(self, trainer: Trainer, previous: str, current: str) -> bool:
-        # Lightning keeps the checkpoint that a run resumed from; of `-last` there is to be one.
+        # Lightning keeps the checkpoint that a run resumed from, but there should be one `-last`.
         if LAST in Path(previous).stem and LAST in Path(current).stem and previous != current:
             return Path(previous).parent == Path(current).parent
         return super()._should_remove_checkpoint(trainer, previous, current)
 
     def _write_nemo(self, trainer: Trainer, model: Any, source: Path | None = None) -> None:
-        """Keep the archive at the weights of this step (in the model, or in a checkpoint of it) or, with
-        `save_best_model`, of the best one."""
+        """Write the archive unless it is up to date: with the weights of this step, from the model or a checkpoint, or,
+        with `save_best_model`, of the best one."""
         now = (trainer.global_step, self.best_model_path)
         decisive = 1 if self.settings.save_best_model else 0
         if self._nemo_of is not None and self._nemo_of[decisive] == now[decisive]:
             return
         if source is None:
-            weights = trainer.strategy.lightning_module_state_dict()  # on all ranks: each may have a part
+            weights = trainer.strategy.lightning_module_state_dict()  # on all ranks: each may have a shard
             if trainer.is_global_zero:
                 self.files.write_beside(write_nemo, SavedModel(model.cfg, self.files.stable(weights)), self.nemo_path)
         elif trainer.is_global_zero:
@@ -247,15 +245,15 @@ class RunCheckpoint(ModelCheckpoint):
 
 
 def without_missing(filename: str, given: Collection[str], labelled: bool) -> str:
-    """A template of file names without the fields whose value is not given; the step tells files apart if nothing does.
+    """Return a template of file names without the fields that have no value; add the step if no counter is left.
 
-    `labelled`: Lightning writes the name of a field before its value.
+    With `labelled`, Lightning writes the name of a field before its value.
     """
     fields = re.findall(r"\{(.*?)[:}]", filename)
     missing = [name for name in fields if name not in given]
     keeps_a_count = {"step", "epoch"} & set(fields)
     for name in missing:
-        field = rf"(?:\w+=)?\{{{re.escape(name)}(?::[^}}]*)?\}}"  # with a label of the user's own
+        field = rf"(?:\w+=)?\{{{re.escape(name)}(?::[^}}]*)?\}}"  # with a label of the user
         if keeps_a_count:
             filename = re.sub(rf"{field}[-_]|[-_]{field}|{field}", "", filename, count=1)
         else:

@@ -1,8 +1,8 @@
 """Which keys of a configuration take effect when a run is continued from a checkpoint.
 
-An allow-list: what is built anew from the configuration at every start may change. Everything else belongs to what the
-checkpoint holds (weights, optimiser, schedule, random generators), which wins over the configuration: such a change
-would be recorded and not used, so it is refused.
+An allow-list: keys may change if every start rebuilds from the configuration what they describe. All other keys belong
+to what the checkpoint contains (weights, optimizer, schedule, random generators); a change there would be recorded but
+have no effect, so it is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nest_ssl.config.targets import resolve
 from nest_ssl.errors import ConfigError
 from nest_ssl.model.build import MODEL_DEFAULTS, PARTS
 
-# The trainer is made anew; what a longer run means for a schedule is checked where the schedule is (continuation.py).
+# The trainer is rebuilt at every start; continuation.py checks what a longer run means for the schedule.
 _TRAINER = (
     *("accelerator", "strategy", "devices", "num_nodes", "precision", "sync_batchnorm", "use_distributed_sampler"),
     *("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "accumulate_grad_batches"),
@@ -33,19 +33,19 @@ IN_EFFECT = (
     *("name", "output_dir", "save_steps", "save_layers", "save_half", "save_max_gb", "init_strict"),
     "exp_manager.*",
     *(f"trainer.{name}" for name in _TRAINER),
-    *("model.train_ds.*", "model.validation_ds.*", "model.test_ds.*"),  # loaders are made anew
+    *("model.train_ds.*", "model.validation_ds.*", "model.test_ds.*"),  # loaders are rebuilt
     *("model.numerics", "model.batch_norm_over_padding", "model.compile"),
     *("model.encoder.dropout*", "model.encoder.stochastic_depth_*"),
     *("model.masking.block_size", "model.masking.mask_prob", "model.masking.allow_overlap"),
     *("model.loss.mask_threshold", "model.preprocessor.dither"),
     "model.spec_augment.*",  # never applied
 )
-# Written by NeMo into what it saves; where the checkpoint was looked for; what the schedule itself is compared for
+# NeMo's own entries; keys of the schedule, which is compared itself; and keys that only find the checkpoint
 _NOT_COMPARED = (
     *("model.target", "model.nemo_version", "model.optim.sched.max_steps", "model.optim.sched.t_*"),
     *("exp_manager.resume_*", "exp_manager.files_to_copy"),
 )
-# Of the training data: neither the utterances nor their order depend on these, so the place in the epoch stays valid.
+# Keys of the training data that change neither utterances nor order, so the position in the epoch stays valid
 _PLACE_STAYS = {
     *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
     *("noise_manifest", "unreadable_audio", "suspicious_audio", "channel_selector", "sample_rate"),
@@ -56,9 +56,9 @@ _PLACE_STAYS_OF_MANIFESTS = {  # whose utterances are compared one by one
     *("trim_silence", "int_values", "pad_audio_mode"),
 }
 _TRAIN_DS = "model.train_ds."
-_DEEPEST = 20  # nodes within nodes; a checkpoint of somebody else's may hold anything
+_DEEPEST = 20  # levels of nodes; a checkpoint may contain anything
 OTHER_MODEL = "holds another model"
-_REASONS = {  # prefix of a key -> why the checkpoint lets it have no effect
+_REASONS = {  # prefix of a key -> why it has no effect
     "model.optim": "brings its own optimiser and schedule",
     "model": OTHER_MODEL,
     "seed": "brings the states of all random generators",
@@ -68,7 +68,7 @@ _REASONS = {  # prefix of a key -> why the checkpoint lets it have no effect
 
 @dataclass(frozen=True)
 class KeyChange:
-    """A key that has another value than when the checkpoint was written."""
+    """A key whose value changed since the checkpoint was written."""
 
     key: str
     old: Any
@@ -79,19 +79,19 @@ class KeyChange:
 
     @property
     def takes_effect(self) -> bool:
-        if self.key.startswith("init_from_") and self.new is None:  # the checkpoint's weights came from there
+        if self.key.startswith("init_from_") and self.new is None:  # the checkpoint's weights include it
             return True
         return any(fnmatchcase(self.key, pattern) for pattern in IN_EFFECT)
 
     @property
     def reason(self) -> str:
-        """What the checkpoint does because of which the change cannot take effect."""
+        """Say, with the checkpoint as the subject, why the change cannot take effect."""
         found = (reason for prefix, reason in _REASONS.items() if self.key.startswith(prefix))
         return next(found, "brings its own value")
 
 
 def compare_configurations(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[KeyChange]:
-    """Every key whose value differs; a key that is missing has its default."""
+    """Return every key whose value differs; a missing key has its default."""
     flat_old, flat_new = _flat(old), _flat(new)
     changes = []
     for key in dict.fromkeys((*flat_new, *flat_old)):
@@ -103,7 +103,7 @@ def compare_configurations(old: Mapping[str, Any], new: Mapping[str, Any]) -> li
 
 
 def another_order(changes: Sequence[KeyChange], train_ds: Mapping[str, Any]) -> bool:
-    """Whether one of these keys makes batches of the training data in another way than before."""
+    """Return whether one of these changes alters the batches of the training data or their order."""
     stays = set(_PLACE_STAYS)
     if not any(train_ds.get(name) for name in ("use_lhotse", "is_tarred", "is_concat", "batch_duration")):
         stays |= _PLACE_STAYS_OF_MANIFESTS
@@ -112,7 +112,7 @@ def another_order(changes: Sequence[KeyChange], train_ds: Mapping[str, Any]) -> 
 
 
 def shown(value: Any) -> str:
-    """A value as it is typed on the command line."""
+    """Return a value as it is typed on the command line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = str(value)
@@ -132,7 +132,7 @@ def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _default(key: str, config: Mapping[str, Any]) -> Any:
-    """What a key means that a configuration does not have; None where nobody says."""
+    """Return the default of a key that a configuration does not have; None if unknown."""
     node, _, name = key.rpartition(".")
     if node == "model":
         return MODEL_DEFAULTS.get(name)
@@ -144,7 +144,7 @@ def _default(key: str, config: Mapping[str, Any]) -> Any:
     if isinstance(described, Mapping) and name != "_target_":
         try:
             return _signature_default(resolve(described.get("_target_"), node), name)
-        except ConfigError:  # a class of somebody else's
+        except ConfigError:  # an unknown class
             return None
     return None
 

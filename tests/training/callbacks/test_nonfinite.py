@@ -97,7 +97,7 @@ def test_a_step_that_is_not_finite_leaves_no_trace_but_its_batch(
     assert content["noisy_audio"].isfinite().all() != audio
     assert len(content["sample_id"]) == len(content["audio"])
     assert (
-        f"the {'loss' if audio else 'gradient or batch norm'} is not finite; the step is left out (so far 1)"
+        f"the {'loss' if audio else 'gradient or batch norm'} is not finite; the step is skipped (so far 1)"
         in caplog.text
     )
 

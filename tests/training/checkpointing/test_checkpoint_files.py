@@ -54,7 +54,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_newest_that_is_whole(
     assert checkpoint_to_continue(tmp_path) == last
     damage(last)  # type: ignore[operator]
     assert checkpoint_to_continue(tmp_path) == best
-    assert f"{last}: damaged, passed over" in caplog.text
+    assert f"{last}: damaged, skipped" in caplog.text
 
 
 def test_whatever_bit_is_damaged_a_checkpoint_is_passed_over_or_can_be_loaded(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_run_whose_only_checkpoint_is_empty_or_gone_does_not_begin_anew(
     damage(last)
     with pytest.raises(CheckpointError, match="every checkpoint is damaged; move them"):
         checkpoint_to_continue(tmp_path)
-    assert f"{last}: damaged, passed over: {reason}" in caplog.text
+    assert f"{last}: damaged, skipped: {reason}" in caplog.text
     assert newest_last(tmp_path) == last
 
 

@@ -234,7 +234,7 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     with pytest.raises(RuntimeError, match="power cut"):
         train(fit, regression(losses), tmp_path, disk, stop, max_steps=8, settings={"async_save": background})
     assert files(tmp_path) == {"NEST--val_loss=5.000-step=2.ckpt", "NEST--val_loss=5.000-step=2-last.ckpt"}
-    assert "No space left on device; training goes on, the newest is" in caplog.text
+    assert "No space left on device; training continues, the newest is" in caplog.text
 
     disk.full = range(0)
     disk = FullDisk(monkeypatch, range(4, 7))

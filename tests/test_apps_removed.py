@@ -1,0 +1,75 @@
+"""An app can be deleted: the core's tests pass without all of them, and nothing but its users misses a single one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.test_quality import APPS, CORE, MODULES
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+# Each part's own tests, but not the few that read the whole repository, apps and tests of parity among it
+SELECTION = [f"tests/{part}" for part in CORE]
+NOT_SELECTED = ["tests/checkpoint/test_only_reader.py"]
+IMPORT_ALL = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+
+
+def test_the_core_passes_its_tests_without_any_app(tmp_path: Path) -> None:
+    copy = copy_without(tmp_path, "apps")
+    for name in ("tests", "config"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "apps", "cli"))
+    for name in ("pyproject.toml", "train.py"):
+        shutil.copy(ROOT / name, copy)
+    ignored = [f"--ignore={name}" for name in NOT_SELECTED]
+    run(copy, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", *ignored, *SELECTION)
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_only_its_users_miss_an_app(app: str, tmp_path: Path) -> None:
+    copy = copy_without(tmp_path, f"apps/{app}", f"apps/{app}.py")
+    missing = {app, *users(app)}
+    kept = [path for path in MODULES if path.parts[len(ROOT.parts) :][1:3] not in _places(missing)]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in kept]
+    run(copy, "-c", IMPORT_ALL, *(name for name in names if not name.endswith("__main__")))
+    assert "train" in run(copy, "-m", "nest_ssl", "--help")
+
+
+def users(app: str) -> set[str]:
+    """Return the apps that build on this one, directly or through others."""
+    direct = {other for other, used in APPS.items() if app in used}
+    return direct.union(*(users(other) for other in direct))
+
+
+def copy_without(folder: Path, *removed: str) -> Path:
+    copy = folder / "copy"
+    shutil.copytree(ROOT / "nest_ssl", copy / "nest_ssl", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in removed:
+        path = copy / "nest_ssl" / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    return copy
+
+
+def run(folder: Path, *arguments: str) -> str:
+    """Run Python in the copy, whose package it imports, and return what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def _places(apps: set[str]) -> set[tuple[str, ...]]:
+    return {("apps", name) for app in apps for name in (app, f"{app}.py")}
