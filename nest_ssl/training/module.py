@@ -219,5 +219,5 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
 
 def _is_no_overflow(losses: list[Tensor], scaler: Any) -> bool:
-    """Return whether infinite gradients have another cause than the loss scale: an infinite loss, or a scale below 1."""
+    """Return whether infinite gradients have another cause than the loss scale: the loss itself, or a scale below 1."""
     return not all(bool(loss.isfinite()) for loss in losses) or scaler.get_scale() < 1
