@@ -1,6 +1,6 @@
 """Compare two recordings of record.py stage by stage, in the order in which data flows.
 
-    python compare.py THEIRS.pt OURS.pt
+    python -m tests.parity.compare THEIRS.pt OURS.pt
 
 Equal means equal to the last bit. The first difference named is the first stage to look at: what follows it may
 only be its consequence.
@@ -8,9 +8,8 @@ only be its consequence.
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BEFORE_LOSS = ("tokens", "masks", "encoded_len", "log_probs")
-AFTER_LOSS = ("grad_norm", "lr")
+from nest_ssl.apps.alignment.sections import NO_MASKED_FRAME, Section, Tolerance, compare_loss, compare_tables
+from nest_ssl.apps.alignment.text_report import described
+
+EXACT = Tolerance(0.0, 0.0, same_integers=True)
+OUTPUTS = ("tokens", "masks", "encoded_len", "log_probs")
+OF_OPTIMISER = ("grad_norm", "lr")
 
 
 @dataclass
-class Comparison:
-    """What two recordings have in common: how many values were compared, and where they differ."""
+class VariantComparison:
+    """All stages of one variant, in the order of data, or why one side has none."""
 
-    compared: int = 0
-    losses: int = 0
-    empty_batches: int = 0  # no masked frame: NaN in NeMo (a known defect), 0 in ours
-    differences: list[str] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def compared(self) -> int:
+        """How many tensors and numbers were compared."""
+        return sum(len(section.items) for section in self.sections) - self.empty_batches
+
+    @property
+    def losses(self) -> int:
+        return sum(item.name == "loss" for section in self.sections for item in section.items) - self.empty_batches
+
+    @property
+    def empty_batches(self) -> int:
+        """Batches without masked frames: their loss is NaN in NeMo (a known defect), 0 in ours."""
+        return sum(item.note == NO_MASKED_FRAME for section in self.sections for item in section.items)
+
+    @property
+    def differences(self) -> list[str]:
+        """Where the two differ, the earliest stage first."""
+        different = [
+            f"{section.name} {described(item)}"
+            for section in self.sections
+            for item in section.items
+            if not item.identical
+        ]
+        return [*self.failures, *different]
 
     def summary(self) -> str:
         if self.differences:
@@ -38,95 +64,64 @@ class Comparison:
         return f"bit-identical: {self.compared} values, {self.losses} losses{empty}"
 
 
-def compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Comparison:
+def compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> VariantComparison:
     """Compare every stage that either recording holds."""
-    result = Comparison()
-    for side, recording in (("theirs", theirs), ("ours", ours)):
-        if "error" in recording:
-            result.differences.append(f"{side} failed: {recording['error']}")
-    if result.differences:
-        return result
+    sides = {"theirs": theirs, "ours": ours}
+    failures = [f"{side} failed: {recording['error']}" for side, recording in sides.items() if "error" in recording]
+    return VariantComparison(failures=failures) if failures else VariantComparison(list(_stages(theirs, ours)))
+
+
+def _stages(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[Section]:
     for count in ("parameters", "trainable"):
-        _check(result, f"number of {count}", theirs[count], ours[count])
-    _check_all(result, "initial weights", theirs["initial"], ours["initial"])
-    _check(result, "number of steps", len(theirs["steps"]), len(ours["steps"]))
+        yield _compare("number of", {count: theirs[count]}, {count: ours[count]})
+    yield _compare("initial weights", theirs["initial"], ours["initial"])
+    yield _compare("number of", {"steps": len(theirs["steps"])}, {"steps": len(ours["steps"])})
     for index, (their_step, our_step) in enumerate(zip(theirs["steps"], ours["steps"], strict=False)):
-        _check_step(result, f"step {index}", their_step, our_step)
-    _check(result, "number of validations", len(theirs["validations"]), len(ours["validations"]))
+        yield from _step_stages(f"step {index}", their_step, our_step)
+    yield _compare("number of", {"validations": len(theirs["validations"])}, {"validations": len(ours["validations"])})
     for index, (their_metrics, our_metrics) in enumerate(zip(theirs["validations"], ours["validations"], strict=False)):
-        _check_all(result, f"validation {index}", their_metrics, our_metrics)
-    _check_all(result, "final weights", theirs["final"], ours["final"])
-    return result
+        yield _compare(f"validation {index}", their_metrics, our_metrics)
+    yield _compare("final weights", theirs["final"], ours["final"])
 
 
-def _check_step(result: Comparison, stage: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    _check_all(result, f"{stage} batch", theirs["batch"], ours["batch"])
-    for name in BEFORE_LOSS:
-        _check(result, f"{stage} {name}", theirs.get(name), ours.get(name))
-    if math.isnan(theirs["loss"]) and ours["loss"] == 0.0:
-        result.empty_batches += 1
-    else:
-        result.losses += 1
-        _check(result, f"{stage} loss", theirs["loss"], ours["loss"])
-    _check_all(result, f"{stage} gradients", theirs.get("gradients", {}), ours.get("gradients", {}))
-    for name in AFTER_LOSS:
-        _check(result, f"{stage} {name}", theirs.get(name), ours.get(name))
+def _step_stages(stage: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[Section]:
+    yield _compare(f"{stage} batch", theirs["batch"], ours["batch"])
+    yield _compare(stage, _chosen(theirs, OUTPUTS), _chosen(ours, OUTPUTS))
+    yield Section(stage, [compare_loss(_tensor(theirs["loss"]), _tensor(ours["loss"]), EXACT)])
+    yield _compare(f"{stage} gradients", theirs.get("gradients", {}), ours.get("gradients", {}))
+    yield _compare(stage, _chosen(theirs, OF_OPTIMISER), _chosen(ours, OF_OPTIMISER))
 
 
-def _check_all(result: Comparison, stage: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Compare two sets of named values: the same names, and each value the same."""
-    missing, extra = [n for n in theirs if n not in ours], [n for n in ours if n not in theirs]
-    if missing or extra:
-        result.differences.append(f"{stage}: names differ, missing {missing[:3]}, extra {extra[:3]}")
-    for name in theirs:
-        if name in ours:
-            _check(result, f"{stage} {name}", theirs[name], ours[name])
+def _chosen(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: values[name] for name in names if name in values}
 
 
-def _check(result: Comparison, stage: str, theirs: Any, ours: Any) -> None:
-    result.compared += 1
-    difference = _difference(theirs, ours)
-    if difference:
-        result.differences.append(f"{stage}: {difference}")
+def _compare(stage: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
+    """Compare two tables of tensors, digests and numbers."""
+    their_tensors, our_tensors = ({name: _tensor(value) for name, value in side.items()} for side in (theirs, ours))
+    return compare_tables(stage, their_tensors, our_tensors, EXACT)
 
 
-def _difference(theirs: Any, ours: Any) -> str | None:
-    """How two recorded values differ, in words; None when they are equal."""
-    kinds = [type(value) for value in (theirs, ours)]
-    if kinds[0] is not kinds[1]:
-        return f"theirs {_describe(theirs)}, ours {_describe(ours)}"
-    if isinstance(theirs, Tensor):
-        return _tensor_difference(theirs, ours, torch.equal(theirs, ours))
-    if isinstance(theirs, dict):
-        if theirs["shape"] != ours["shape"]:
-            return f"theirs {_describe(theirs)}, ours {_describe(ours)}"
-        return _tensor_difference(theirs["sample"], ours["sample"], theirs["sha256"] == ours["sha256"])
-    both_nan = isinstance(theirs, float) and math.isnan(theirs) and math.isnan(ours)
-    return None if theirs == ours or both_nan else f"theirs {theirs!r}, ours {ours!r}"
+def _tensor(value: Any) -> Any:
+    """Return a number as a tensor without loss, anything else as it is."""
+    if isinstance(value, int | float):
+        return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+    return value
 
 
-def _tensor_difference(theirs: Tensor, ours: Tensor, equal: bool) -> str | None:
-    if theirs.dtype != ours.dtype or theirs.shape != ours.shape:
-        return f"theirs {_describe(theirs)}, ours {_describe(ours)}"
-    if equal:
-        return None
-    distance = (theirs.double() - ours.double()).abs()
-    worst, scale = float(distance.max()), float(theirs.double().abs().max())
-    return (
-        f"{int((distance > 0).sum())} of {distance.numel()} differ, worst {worst:.3g} where the largest is {scale:.3g}"
-    )
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} {tuple(value.shape)}"
-    if isinstance(value, dict):
-        return f"{value['dtype']} {value['shape']}"
-    return repr(value)
+def names_of_nan(value: Any, name: str = "") -> list[str]:
+    """Return the names of the tensors and numbers of a recording that hold NaN, which equals NaN in a comparison."""
+    if isinstance(value, Mapping) and "sha256" not in value:
+        return [found for key, item in value.items() for found in names_of_nan(item, f"{name} {key}".strip())]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in names_of_nan(item, f"{name} {index}")]
+    if isinstance(value, Mapping):
+        value = value["sample"]
+    return [name] if isinstance(value, Tensor | float) and torch.as_tensor(value).isnan().any() else []
 
 
 def load(path: Path) -> dict[str, Any]:
-    """One recording."""
+    """Read one recording."""
     recording: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")
     return recording
 

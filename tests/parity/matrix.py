@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tests.parity.bases import BASES, CORPUS, Variant
-from tests.parity.compare import Comparison, compare, load
+from tests.parity.compare import VariantComparison, compare, load
 from tests.parity.matrix_words import CHINESE, ENGLISH, Language
 from tests.parity.variants import GROUPS
 
@@ -31,7 +31,7 @@ class Row:
     variant: Variant
     theirs: str
     ours: str
-    comparison: Comparison
+    comparison: VariantComparison
 
 
 def write_matrix(path: Path, recordings: Mapping[str, Path]) -> list[Path]:

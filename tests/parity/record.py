@@ -1,4 +1,4 @@
-"""Train a list of variants with one implementation, NeMo's or ours, and keep what every stage produced.
+"""Train a list of variants with one implementation, NeMo's or ours, and record what every stage produced.
 
     python record.py IMPLEMENTATION PLAN.json OUTPUT_FOLDER          IMPLEMENTATION: nemo | nest_ssl
 
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import importlib
 import json
-import platform
 import sys
 import tempfile
 import time
@@ -27,12 +25,12 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor
+from torch import Tensor, nn
 
-# elements; for a larger tensor a digest decides equality, a sample shows how large a difference is
-KEEP_WHOLE = 1 << 16
-SAMPLE = 1 << 12
-BATCH_FIELDS = ("audio", "audio_len", "noise", "noise_len", "noisy_audio", "noisy_audio_len")
+# the recorder of `nest-ssl align`, without the package around it, which NeMo's environment does not have
+sys.path.append(str(Path(__file__).resolve().parents[2] / "nest_ssl" / "apps" / "alignment"))
+from recorder import BatchListener, TrainedBatch, keep, machine_versions
+
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",
     "devices": 1,
@@ -59,60 +57,30 @@ TRAINER_OPTIONS = (
 )
 
 
-def keep(tensor: Tensor) -> Tensor | dict[str, Any]:
-    """A copy of a tensor, or of a large one what is needed to tell whether another is equal to it."""
-    tensor = tensor.detach()
-    if tensor.numel() <= KEEP_WHOLE:
-        return tensor.clone()
-    flat = tensor.contiguous().flatten()
-    flat = flat + 0  # -0.0 and 0.0 are equal, their bytes are not
-    return {
-        "sha256": hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest(),
-        "shape": tuple(tensor.shape),
-        "dtype": str(tensor.dtype),
-        "sample": flat[:: max(1, flat.numel() // SAMPLE)].clone(),
-    }
-
-
-class Recorder(pl.Callback):
-    """Writes down each batch, what the model made of it, and the step that the optimiser took."""
+class VariantRecorder(BatchListener):
+    """Collects each batch, the model's outputs, and the optimiser steps; log-probabilities and gradients only once."""
 
     def __init__(self) -> None:
-        self.steps: list[dict[str, Any]] = []
+        super().__init__()
+        self.steps: list[dict[str, Any]] = []  # one for each batch, also of an accumulated one
         self.validations: list[dict[str, float]] = []
         self._recorded_gradients = False
-        self._outputs: tuple[Tensor, ...] = ()
 
-    def listen(self, model: pl.LightningModule) -> None:
-        """Keep what the model's forward returns."""
-        forward = model.forward
+    def keep(self, name: str, tensor: Tensor) -> Any:
+        return keep(tensor[:, 0] if name == "masks" else tensor)  # (B, D, T) -> (B, T): the same for all features
 
-        def recording_forward(*args: Any, **kwargs: Any) -> Any:
-            outputs = forward(*args, **kwargs)
-            self._outputs = tuple(tensor.detach() for tensor in outputs)
-            return outputs
-
-        model.forward = recording_forward  # type: ignore[method-assign]
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        fields = {name: getattr(batch, name) for name in BATCH_FIELDS}
-        self.steps.append({"batch": {name: keep(value) for name, value in fields.items() if value is not None}})
-
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: torch.optim.Optimizer) -> None:
-        gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-        square = sum(float((gradient.double() ** 2).sum()) for gradient in gradients.values())
-        self.steps[-1].update(lr=float(optimizer.param_groups[0]["lr"]), grad_norm=square**0.5)
-        if not self._recorded_gradients:
-            self.steps[-1]["gradients"] = {name: keep(gradient) for name, gradient in gradients.items()}
-            self._recorded_gradients = True
-
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        log_probs, encoded_len, masks, tokens = self._outputs
-        step = self.steps[-1]
-        step.update(encoded_len=keep(encoded_len), tokens=keep(tokens), masks=keep(masks[:, 0]))
-        step["loss"] = float(outputs["loss"])
-        if len(self.steps) == 1:
-            step["log_probs"] = keep(log_probs)
+    def on_batch_recorded(self, model: nn.Module, batch: TrainedBatch) -> None:
+        assert batch.loss is not None
+        fields = {name: value for name, value in batch.fields.items() if not isinstance(value, list)}  # no file names
+        step = {"batch": fields, **batch.outputs, "loss": float(batch.loss)}
+        if self.steps:
+            del step["log_probs"]
+        if batch.grad_norm is not None:
+            step.update(lr=batch.lr, grad_norm=batch.grad_norm)
+            if not self._recorded_gradients:
+                step["gradients"] = batch.gradients
+                self._recorded_gradients = True
+        self.steps.append(step)
 
     def on_validation_end(self, trainer: Any, module: Any) -> None:
         metrics = trainer.callback_metrics
@@ -120,7 +88,7 @@ class Recorder(pl.Callback):
 
 
 def model_class(implementation: str) -> type[pl.LightningModule]:
-    """The class of the same name from either implementation."""
+    """Return the class of the same name from either implementation."""
     if implementation == "nemo":
         from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
         from nemo.utils import logging
@@ -133,7 +101,7 @@ def model_class(implementation: str) -> type[pl.LightningModule]:
 
 
 def compose(config: Path, overrides: list[str]) -> DictConfig:
-    """The configuration file with a variant's changes, in their order: `~key`, `+size=name` or `key=value`."""
+    """Return the configuration file with a variant's changes, in their order: `~key`, `+size=name` or `key=value`."""
     cfg = OmegaConf.load(config)
     for change in overrides:
         if change.startswith("+size="):
@@ -152,9 +120,9 @@ def record(
 ) -> dict[str, Any]:
     """Train for some steps and return everything that should be the same in the other implementation.
 
-    With `resumed_after`, training stops there with a checkpoint, from which a new trainer and a new model go on.
+    With `resumed_after`, training stops there with a checkpoint, from which a new trainer and a new model continue.
     """
-    recorder = Recorder()
+    recorder = VariantRecorder()
     initial: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         checkpoint: Path | None = None
@@ -163,7 +131,6 @@ def record(
             trainer = pl.Trainer(**_trainer_arguments(cfg), max_steps=last_step, callbacks=[recorder])
             model = build(cfg=cfg.model, trainer=trainer)
             initial = initial or _weights(model)
-            recorder.listen(model)
             trainer.fit(model, ckpt_path=checkpoint)
             if last_step < steps:
                 checkpoint = Path(folder) / "stopped.ckpt"
@@ -180,7 +147,7 @@ def record(
 
 
 def _forget_place_in_data(checkpoint: Path) -> None:
-    """NeMo's checkpoints do not know it: its resumed runs begin the epoch anew, with other random numbers."""
+    """Remove it from a checkpoint, because NeMo's have none: its resumed runs restart the epoch, with other numbers."""
     content = torch.load(checkpoint, weights_only=False)
     content["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
     torch.save(content, checkpoint)
@@ -197,26 +164,6 @@ def _weights(model: pl.LightningModule) -> dict[str, Any]:
     return {name: keep(value) for name, value in model.state_dict().items()}
 
 
-def environment(implementation: str) -> dict[str, str]:
-    """What the numbers of a recording depend on, apart from its plan."""
-    return {
-        implementation: importlib.import_module(implementation).__version__,
-        "torch": torch.__version__,
-        "lightning": pl.__version__,
-        "python": platform.python_version(),
-        "processor": f"{_processor()}, {torch.backends.cpu.get_cpu_capability()}",
-        "threads": str(torch.get_num_threads()),
-    }
-
-
-def _processor() -> str:
-    """The processor's name as far as the system tells it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("implementation", choices=["nemo", "nest_ssl"])
@@ -227,7 +174,8 @@ def main() -> None:
     plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
     arguments.output.mkdir(parents=True, exist_ok=True)
     build = model_class(arguments.implementation)
-    made_by = json.dumps(environment(arguments.implementation))
+    version = importlib.import_module(arguments.implementation).__version__
+    made_by = json.dumps({arguments.implementation: version, **machine_versions()})
     (arguments.output / "environment.json").write_text(made_by, encoding="utf-8")
     for variant in plan["variants"]:
         started = time.perf_counter()

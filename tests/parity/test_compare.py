@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from tests.parity.compare import compare
+from nest_ssl.apps.alignment.recorder import KEEP_WHOLE, keep
+from tests.parity.compare import compare, names_of_nan
 from tests.parity.matrix import digest
-from tests.parity.record import KEEP_WHOLE, keep
 
 
 def _recording() -> dict[str, Any]:
@@ -110,8 +110,33 @@ def test_missing_steps_weights_and_other_types_are_differences() -> None:
     assert [difference.split(":")[0] for difference in differences] == [
         "initial weights small",
         "number of steps",
-        "final weights",
+        "final weights small",
     ]
+
+
+def test_integers_of_another_width_are_a_difference() -> None:
+    theirs = _recording()
+    ours = copy.deepcopy(theirs)
+    ours["steps"][0]["encoded_len"] = ours["steps"][0]["encoded_len"].int()
+    assert compare(theirs, ours).summary().startswith("FIRST DIFFERENCE: step 0 encoded_len: NeMo [2] int64, ours [2]")
+
+
+def test_a_digest_is_no_other_size_or_type() -> None:
+    theirs, ours = _recording(), _recording()
+    for other in (torch.zeros(3), torch.zeros(KEEP_WHOLE + 2), torch.zeros(KEEP_WHOLE + 1, dtype=torch.float64)):
+        ours["initial"]["large"] = keep(other)
+        assert [line.split(":")[0] for line in compare(theirs, ours).differences] == ["initial weights large"]
+        assert "NeMo [65537] float32, ours [" in compare(theirs, ours).differences[0]
+
+
+def test_nan_in_any_stage_is_found() -> None:
+    recording = _recording()
+    assert not names_of_nan(recording)
+    large = torch.zeros(KEEP_WHOLE + 1)
+    large[0] = math.nan
+    recording["steps"][0]["gradients"]["small"][1] = math.nan
+    recording["final"]["large"] = keep(large)
+    assert names_of_nan(recording) == ["steps 0 gradients small", "final large"]
 
 
 @pytest.mark.parametrize(("theirs", "ours", "known"), [(math.nan, 0.0, 1), (math.nan, 1.0, 0), (1.0, 0.0, 0)])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.parity.compare import Comparison, compare, load
+from tests.parity.compare import VariantComparison, compare, load, names_of_nan
 from tests.parity.variants import AGAIN, VARIANTS
 
 SHOWN = 10  # differences of one variant; the first is the one to look at
 
 
-def _compared(recordings: dict[str, Path], name: str) -> Comparison:
+def _compared(recordings: dict[str, Path], name: str) -> VariantComparison:
     return compare(load(recordings["nemo"] / f"{name}.pt"), load(recordings["nest_ssl"] / f"{name}.pt"))
 
 
@@ -21,7 +21,9 @@ def _compared(recordings: dict[str, Path], name: str) -> Comparison:
 def test_training_is_bit_identical_to_nemo(variant: str, recordings: dict[str, Path]) -> None:
     result = _compared(recordings, variant)
     assert not result.differences, "\n".join([result.summary(), *result.differences[:SHOWN]])
-    assert all(math.isfinite(step["loss"]) for step in load(recordings["nest_ssl"] / f"{variant}.pt")["steps"])
+    ours = load(recordings["nest_ssl"] / f"{variant}.pt")
+    assert all(math.isfinite(step["loss"]) for step in ours["steps"])
+    assert not names_of_nan(ours)
     assert result.losses, "no batch had a masked frame: the variant proves nothing"
 
 

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.apps.alignment.compare import Comparison, Tolerance, compare
+from nest_ssl.apps.alignment.compare import Comparison, compare
 from nest_ssl.apps.alignment.compare_command import save_comparison
 from nest_ssl.apps.alignment.nemo_side import MANIFESTS
 from nest_ssl.apps.alignment.recorder import RecordingError, parse_steps, require_exact
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.replay import replay
 from nest_ssl.apps.alignment.report import write_report
+from nest_ssl.apps.alignment.sections import Tolerance
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.machine import Machine, fit_to_machine

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from nest_ssl.apps.alignment.compare import Compared, CurveName, CurvePoint, Tolerance
+from nest_ssl.apps.alignment.compare import CurveName, CurvePoint
+from nest_ssl.apps.alignment.sections import Compared, Tolerance
 from nest_ssl.apps.alignment.texts import difference, measured, words
 from nest_ssl.apps.pages.svg import Frame, round_values, svg, text, tick
 from nest_ssl.apps.pages.text import Words, escaped

@@ -3,99 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from nest_ssl.apps.alignment.checklist import Setting, differing_settings
-from nest_ssl.apps.alignment.recorder import dtype_name
 from nest_ssl.apps.alignment.recording import RecordedStep, Recording
+from nest_ssl.apps.alignment.sections import (
+    Compared,
+    Section,
+    Tolerance,
+    add_missing,
+    comparable,
+    compare_loss,
+    compare_tables,
+    compare_tensors,
+)
 from nest_ssl.errors import CheckpointError
 
-Place = TypeVar("Place")
 CurveName = Literal["loss", "grad_norm", "lr"]
 CURVES: tuple[CurveName, ...] = ("loss", "grad_norm", "lr")
-_TINY = 1e-30
 HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precision
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Equal enough: `|ours - NeMo's| <= atol + rtol * |NeMo's|` for every number."""
-
-    atol: float = 1e-5
-    rtol: float = 1e-5
-
-
-@dataclass(frozen=True)
-class Compared:
-    """One value of both sides. A note says why it could not be compared number by number."""
-
-    name: str
-    identical: bool  # to the last bit
-    within: bool  # the tolerance
-    max_abs: float = 0.0
-    max_rel: float = 0.0  # of the largest magnitude in NeMo's tensor
-    mean_abs: float = 0.0
-    std: float = 0.0  # of the differences
-    numbers: int = 0
-    shape: tuple[int, ...] = ()
-    dtype: str = ""
-    note: str = ""
-
-    @property
-    def measured(self) -> bool:
-        """Whether the difference is a number; else the note says what differs, such as a shape."""
-        return not self.note or 0 < self.max_abs < math.inf
-
-
-@dataclass
-class Section:
-    """Values of one kind, in the order of data; names that only one side has are listed apart."""
-
-    name: str
-    items: list[Compared] = field(default_factory=list)
-    only_nemo: list[str] = field(default_factory=list)
-    only_ours: list[str] = field(default_factory=list)
-
-    @property
-    def mismatches(self) -> list[Compared]:
-        return [item for item in self.items if not item.within]
-
-    @property
-    def matched(self) -> int:
-        return sum(item.within for item in self.items)
-
-    @property
-    def identical(self) -> int:
-        return sum(item.identical for item in self.items)
-
-    @property
-    def worst(self) -> Compared | None:
-        """The largest absolute difference; None where there is none."""
-        return worst_of([(None, item) for item in self.items])[1]
-
-    @property
-    def first_difference(self) -> Compared | None:
-        return next((item for item in self.items if not item.identical), None)
-
-    @property
-    def aligned(self) -> bool:
-        return not self.mismatches
-
-    @property
-    def all_identical(self) -> bool:
-        return self.first_difference is None
-
-
-def worst_of(items: Sequence[tuple[Place, Compared]]) -> tuple[Place | None, Compared | None]:
-    """The largest difference with its place, of those that are numbers if there are any; the first of equal ones."""
-    different = [(place, item) for place, item in items if not item.identical]
-    return max(different, key=lambda pair: (pair[1].measured, pair[1].max_abs), default=(None, None))
 
 
 @dataclass
@@ -234,31 +164,6 @@ def compare(
     )
 
 
-def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
-    """Every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
-    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=dtype_name(theirs))
-    if not _comparable(theirs, ours):
-        note = f"NeMo {list(theirs.shape)} {dtype_name(theirs)}, ours {list(ours.shape)} {dtype_name(ours)}"
-        return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
-    if torch.equal(theirs, ours):
-        return result(identical=True, within=True)
-    a, b = theirs.double(), ours.double()
-    same = (a == b) | (a.isnan() & b.isnan())
-    if same.all():  # NaN at the same places
-        return result(identical=True, within=True)
-    distance = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
-    magnitude = torch.where(a.isfinite(), a.abs(), 0.0)
-    largest = float(distance.max())
-    return result(
-        identical=False,
-        within=bool((distance <= tolerance.atol + tolerance.rtol * magnitude).all()),
-        max_abs=largest,
-        max_rel=largest / max(float(magnitude.max()), _TINY),
-        mean_abs=float(distance.mean()),
-        std=float(distance.std(correction=0)),
-    )
-
-
 def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
     """Names, shapes, types and kinds (trainable, frozen, buffer) of all tensors."""
     section = Section("structure")
@@ -277,7 +182,7 @@ def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Se
 def _compare_initial_weights(theirs: Recording, ours: Recording, tolerance: Tolerance) -> Section:
     if ours.metadata.get("replay"):  # they were NeMo's
         return Section("initial weights")
-    return _compare_tables("initial weights", theirs.initial_weights, ours.initial_weights, tolerance)
+    return compare_tables("initial weights", theirs.initial_weights, ours.initial_weights, tolerance)
 
 
 def _compare_step(
@@ -285,14 +190,10 @@ def _compare_step(
 ) -> StepComparison:
     """One step; of a replay, what was given to our side (batch, weights, mask) proves nothing and is left out."""
     their_loss, our_loss = theirs.loss, ours.loss
-    loss = Section("loss", [compare_tensors("loss", their_loss, our_loss, tolerance)])
-    if their_loss.isnan() and our_loss == 0:  # no frame was masked: a known defect of NeMo's
-        note = "no frame was masked: NaN in NeMo, 0 in ours (docs/numerics.md)"
-        loss = Section("loss", [Compared("loss", True, True, numbers=1, note=note)])
     weights = Section("weights")
     their_weights, our_weights = theirs.weights, ours.weights
     if their_weights is not None and our_weights is not None:
-        weights = _compare_tables("weights", their_weights, our_weights, tolerance)
+        weights = compare_tables("weights", their_weights, our_weights, tolerance)
     batch = Section("batch")
     their_outputs, our_outputs = theirs.outputs, ours.outputs
     if replayed:
@@ -305,24 +206,12 @@ def _compare_step(
         step=theirs.number,
         losses=(float(their_loss), float(our_loss)),
         batch=batch,
-        forward=_compare_tables("forward", their_outputs, our_outputs, tolerance),
-        loss=loss,
-        gradients=_compare_tables("gradients", theirs.gradients, ours.gradients, tolerance),
+        forward=compare_tables("forward", their_outputs, our_outputs, tolerance),
+        loss=Section("loss", [compare_loss(their_loss, our_loss, tolerance)]),
+        gradients=compare_tables("gradients", theirs.gradients, ours.gradients, tolerance),
         weights=weights,
         layers=_compare_layers(theirs.layers, ours.layers, layer_tolerance),
     )
-
-
-def _compare_tables(
-    name: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], tolerance: Tolerance
-) -> Section:
-    section = Section(name)
-    for key in dict.fromkeys([*theirs, *ours]):
-        if key in theirs and key in ours:
-            section.items.append(compare_tensors(key, theirs[key], ours[key], tolerance))
-        else:
-            _add_missing(section, key, in_nemo=key in theirs)
-    return section
 
 
 def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
@@ -330,7 +219,7 @@ def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], toleran
     their_tensors, our_tensors = (
         {name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)
     )
-    return _compare_tables("batch", their_tensors, our_tensors, tolerance)
+    return compare_tables("batch", their_tensors, our_tensors, tolerance)
 
 
 def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
@@ -348,24 +237,27 @@ def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], toleranc
         elif any(name.startswith(f"{around}.") for around in ours):
             section.only_nemo.append(label)
         else:
-            _add_missing(section, label, in_nemo=True)
+            add_missing(section, label, in_nemo=True)
     for name in ours:
         extra = len(ours[name]) - len(theirs.get(name, []))
         if extra > 0 and any(name.startswith(f"{around}.") for around in theirs):
             section.only_ours.append(name)
         elif extra > 0:
-            _add_missing(section, name, in_nemo=False)
+            add_missing(section, name, in_nemo=False)
     return section
 
 
 def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Compared:
-    """The worst of a call's tensors. The two sides may pass arguments in another order or more of them, so each of our
-    tensors is held against NeMo's next one of that shape and type; an output must have such a partner."""
+    """Return the result of the worst tensor of a call.
+
+    The two sides may pass arguments in another order, or more of them: each of our tensors is compared with NeMo's
+    next one of the same shape and type. An output must have such a partner.
+    """
     compared = []
     for part in ("inputs", "outputs"):
         left = list(theirs[part].values())
         for tensor in ours[part].values():
-            partner = next((t for t in left if _comparable(t, tensor)), None)
+            partner = next((t for t in left if comparable(t, tensor, tolerance)), None)
             if partner is not None:
                 left = [t for t in left if t is not partner]
                 compared.append((part, compare_tensors(label, partner, tensor, tolerance)))
@@ -381,22 +273,8 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     return replace(shown, note=shown.note or "its input")
 
 
-def _comparable(theirs: Tensor, ours: Tensor) -> bool:
-    """The same shape and type; whole numbers, which are lengths and tokens, may be of any width."""
-    whole = (torch.int16, torch.int32, torch.int64)
-    return theirs.shape == ours.shape and (
-        theirs.dtype == ours.dtype or (theirs.dtype in whole and ours.dtype in whole)
-    )
-
-
 def _order(entry: tuple[Mapping[str, Any], str, int]) -> int:
     return int(entry[0]["order"])
-
-
-def _add_missing(section: Section, name: str, in_nemo: bool) -> None:
-    (section.only_nemo if in_nemo else section.only_ours).append(name)
-    note = "only in NeMo's recording" if in_nemo else "only in ours"
-    section.items.append(Compared(name, False, False, math.inf, math.inf, note=note))
 
 
 def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[CurvePoint]:

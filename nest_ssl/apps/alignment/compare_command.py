@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.apps.alignment.compare import Comparison, Tolerance, compare
+from nest_ssl.apps.alignment.compare import Comparison, compare
 from nest_ssl.apps.alignment.recorder import RecordingError, parse_steps
 from nest_ssl.apps.alignment.recording import Recording
+from nest_ssl.apps.alignment.sections import Tolerance
 from nest_ssl.apps.alignment.text_report import text_report, verdict
 from nest_ssl.atomic import atomic_write
 from nest_ssl.errors import NestError

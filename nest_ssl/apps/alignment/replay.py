@@ -17,10 +17,11 @@ from torch import Tensor, nn
 import nest_ssl
 from nest_ssl.apps.alignment.recorder import (
     FORMAT,
-    FORWARD_OUTPUTS,
     LayerListener,
     RecordedTensors,
     empty_recording,
+    gradients_of,
+    listen_to_forward,
     machine_versions,
     structure_of,
     total_norm,
@@ -96,7 +97,7 @@ def _follow(model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number:
         dither_hook.remove()
     model.preprocessor.dither = dither
     loss.backward()
-    gradients = {name: p.grad.detach().clone() for name, p in model.named_parameters() if p.grad is not None}
+    gradients = gradients_of(model)
     summary = {
         "step": number,
         "loss": float(loss.detach()),
@@ -139,16 +140,9 @@ def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers:
         for name, module in model.named_modules()
         if isinstance(module, nn.Dropout) and module.p > 0
     ]
-    forward: Any = model.forward
     outputs: dict[str, Tensor] = {}
-
-    def listening(*args: Any, **kwargs: Any) -> Any:
-        results = forward(*args, **kwargs)
-        outputs.update(zip(FORWARD_OUTPUTS, (result.detach() for result in results), strict=True))
-        return results
-
+    listen_to_forward(model, outputs.update)
     vars(model.mask_processor)["blocks"] = lambda lengths, frames: mask
-    vars(model)["forward"] = listening
     try:
         yield outputs
     finally:

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from nest_ssl.apps.alignment.charts import SYMBOLS, state_of
-from nest_ssl.apps.alignment.compare import Compared, Comparison, Section, worst_of
+from nest_ssl.apps.alignment.compare import Comparison
+from nest_ssl.apps.alignment.sections import Compared, Section, worst_of
 from nest_ssl.apps.alignment.texts import difference, note_words, words
 from nest_ssl.apps.pages.page import folded, table
 from nest_ssl.apps.pages.text import Count, Html, Words, code, escaped

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nest_ssl.apps.alignment.compare import Compared, Comparison, Section, StepComparison
+from nest_ssl.apps.alignment.compare import Comparison, StepComparison
+from nest_ssl.apps.alignment.sections import Compared, Section
 from nest_ssl.apps.alignment.texts import difference, measured
 from nest_ssl.environments import NEWEST_NEMO
 
@@ -109,7 +110,7 @@ def _section(section: Section, what: str) -> Iterator[str]:
     mismatches = section.mismatches
     if mismatches:
         yield f"  the first {min(_SHOWN, len(mismatches))} of {len(mismatches)} mismatches:"
-        yield from (f"    {_described(item)}" for item in mismatches[:_SHOWN])
+        yield from (f"    {described(item)}" for item in mismatches[:_SHOWN])
 
 
 def _spread(items: list[Compared]) -> Iterator[str]:
@@ -142,12 +143,13 @@ def _first(step: StepComparison) -> Iterator[str]:
     beyond = next(iter(step.layers.mismatches), None)
     first = step.layers.first_difference
     if beyond is not None:
-        yield f"FIRST LAYER THAT DIVERGES, in the order of data: {_described(beyond)}"
+        yield f"FIRST LAYER THAT DIVERGES, in the order of data: {described(beyond)}"
     if first is not None and first is not beyond:
-        yield f"first layer that differs at all: {_described(first)}"
+        yield f"first layer that differs at all: {described(first)}"
 
 
-def _described(item: Compared) -> str:
+def described(item: Compared) -> str:
+    """Return a value's name and how it differs."""
     if not item.measured:
         return f"{item.name}: {item.note}"
     where = f" ({item.note})" if item.note else ""

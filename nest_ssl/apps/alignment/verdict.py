@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from nest_ssl.apps.alignment.charts import SYMBOLS
-from nest_ssl.apps.alignment.compare import Compared, Comparison, CurvePoint, Section, worst_of
+from nest_ssl.apps.alignment.compare import Comparison, CurvePoint
+from nest_ssl.apps.alignment.sections import Compared, Section, worst_of
 from nest_ssl.apps.alignment.text_report import other_stream
 from nest_ssl.apps.alignment.texts import note_words, number, words
 from nest_ssl.apps.pages.text import Count, Html, Words, code

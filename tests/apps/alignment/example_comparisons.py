@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nest_ssl.apps.alignment.compare import Compared, Comparison, CurvePoint, Section, StepComparison, Tolerance
+from nest_ssl.apps.alignment.compare import Comparison, CurvePoint, StepComparison
+from nest_ssl.apps.alignment.sections import Compared, Section, Tolerance
 
 NUMBERS = 640
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.apps.alignment.compare import Comparison, CurvePoint, Tolerance
+from nest_ssl.apps.alignment.compare import Comparison, CurvePoint
 from nest_ssl.apps.alignment.report import render, write_report
+from nest_ssl.apps.alignment.sections import Tolerance
 from nest_ssl.apps.alignment.texts import TEXTS, difference
 from tests.apps.alignment.example_comparisons import NUMBERS, differing, diverging, identical
 

@@ -12,17 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.alignment.compare import (
-    Compared,
-    Comparison,
-    CurvePoint,
-    Section,
-    Tolerance,
-    compare,
-    compare_tensors,
-)
+from nest_ssl.apps.alignment.compare import Comparison, CurvePoint, compare
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.report import render
+from nest_ssl.apps.alignment.sections import Compared, Section, Tolerance, compare_tensors
 from nest_ssl.apps.alignment.text_report import summary, text_report
 from nest_ssl.apps.alignment.texts import words
 from tests.apps.alignment.example_comparisons import differing, diverging, identical

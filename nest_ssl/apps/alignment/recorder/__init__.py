@@ -1,32 +1,40 @@
-"""Write down what a training step does, layer by layer: the one recorder that NeMo and nest_ssl are watched with.
+"""Record what training steps do, batch by batch and layer by layer: one recorder for NeMo and for nest_ssl.
 
-It runs in NeMo's environment too, where this folder is all there is of nest_ssl: its modules import each other by
-relative names, and nothing else of nest_ssl. A recording is a folder:
+It also runs in NeMo's environment, where no other part of nest_ssl exists: its modules import only each other, by
+relative names. A recording is a folder:
 
     model_structure.pkl  metadata.pkl  initial_weights.pt
     step_N/  batch.pt  forward_output.pt  loss.pt  parameter_gradients.pt  parameter_weights.pt  layer_outputs.pkl
              metadata.pkl
 
-`metadata.pkl` and `model_structure.pkl` are pickles of plain values; all others are what `torch.save` writes, and
-`torch.load(..., weights_only=True)` reads.
+`metadata.pkl` and `model_structure.pkl` are pickles of plain values; all others are written by `torch.save` and
+read by `torch.load(..., weights_only=True)`.
 """
 
-from .callback import FORWARD_OUTPUTS, Recorder, show_messages, total_norm
+from .batch_listener import BatchListener, TrainedBatch, gradients_of, listen_to_forward, total_norm
+from .callback import Recorder, show_messages
+from .digest import KEEP_WHOLE, TensorDigest, keep
 from .environment import dtype_name, machine_versions, structure_of
 from .folder import FORMAT, RecordedTensors, empty_recording, write_plain, write_step
-from .listener import LayerListener
+from .layer_listener import LayerListener
 from .recording_options import RecorderOptions, RecordingError, parse_steps, require_exact
 
 __all__ = [
     "FORMAT",
-    "FORWARD_OUTPUTS",
+    "KEEP_WHOLE",
+    "BatchListener",
     "LayerListener",
     "RecordedTensors",
     "Recorder",
     "RecorderOptions",
     "RecordingError",
+    "TensorDigest",
+    "TrainedBatch",
     "dtype_name",
     "empty_recording",
+    "gradients_of",
+    "keep",
+    "listen_to_forward",
     "machine_versions",
     "parse_steps",
     "require_exact",

@@ -1,4 +1,4 @@
-"""The files of a recording: each is whole, or not there."""
+"""Write the files of a recording, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from .recording_options import RecordingError
 
 FORMAT = 1
-_LOCK = ".nest_ssl.lock"  # of nest_ssl/folder_lock.py, which is not where NeMo is
+_LOCK = ".nest_ssl.lock"  # of nest_ssl/folder_lock.py, which NeMo's environment does not have
 
 
 @dataclasses.dataclass(frozen=True)
 class RecordedTensors:
-    """What one step leaves behind, on the CPU."""
+    """The tensors of one step, on the CPU."""
 
     batch: dict[str, Any]
     outputs: dict[str, Tensor]
@@ -32,7 +32,7 @@ class RecordedTensors:
 
 
 def write_step(folder: Path, summary: Mapping[str, Any], tensors: RecordedTensors) -> int:
-    """Write `step_N`, beside its place, and move it there when it is whole; its size in bytes."""
+    """Write `step_N` under a temporary name, rename it when it is complete, and return its size in bytes."""
     final = folder / f"step_{summary['step']}"
     partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -51,14 +51,14 @@ def write_step(folder: Path, summary: Mapping[str, Any], tensors: RecordedTensor
 
 
 def write_plain(value: Any, path: Path) -> None:
-    """A pickle of plain values, whole or not at all."""
+    """Write a pickle of plain values, completely or not at all."""
     temporary = path.with_name(f".{path.name}.partial")
     temporary.write_bytes(pickle.dumps(value, protocol=4))
     temporary.replace(path)
 
 
 def empty_recording(folder: Path) -> None:
-    """A folder without an earlier recording; a folder of anything else is not touched."""
+    """Remove an earlier recording from a folder; refuse a folder with other files."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(path.name != _LOCK for path in folder.iterdir()) and not (folder / "metadata.pkl").is_file():
         raise RecordingError(f"output_dir: {folder} holds other files; give a new folder")

@@ -1,4 +1,4 @@
-"""What of a run is recorded, and where."""
+"""Read which parts of a run to record, and where to."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _RANGE = re.compile(r"(\d+)\s*-\s*(\d+)\s*(?::\s*(\d+))?")
 
 
 class RecordingError(Exception):
-    """What was asked for cannot be recorded; the message says why."""
+    """A recording is impossible; the message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RecorderOptions:
-    """What to keep, and where; the names of the fields are the keys on the command line."""
+    """What to record, and where to; the names of the fields are the keys on the command line."""
 
     output_dir: Path
     save_steps: tuple[int, ...] = (0,)
@@ -27,7 +27,7 @@ class RecorderOptions:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RecorderOptions:
-        """The options among the keys of a run's configuration."""
+        """Read the options from the keys of a run's configuration."""
         given = {field.name: config[field.name] for field in dataclasses.fields(cls) if field.name in config}
         folder = given.get("output_dir")
         if not isinstance(folder, str) or not folder:
@@ -50,13 +50,13 @@ class RecorderOptions:
 
 
 def require_exact(model: Mapping[str, Any]) -> None:
-    """Refuse a model configuration whose layers would not be called."""
+    """Refuse a model configuration with which layers are not called."""
     if model.get("numerics") == "fast":
         raise RecordingError("model.numerics: fast does not call the layers to record; use model.numerics=exact")
 
 
 def parse_steps(value: Any, key: str = "save_steps") -> tuple[int, ...]:
-    """Steps as people write them: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`; `key` is for errors."""
+    """Read steps: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`; `key` is for errors."""
     parts = value if isinstance(value, Iterable) and not isinstance(value, str) else str(value).strip("[]()").split(",")
     steps: set[int] = set()
     for part in (str(part).strip() for part in parts):

@@ -1,4 +1,4 @@
-"""Copies of what goes through the layers of a model, while it runs."""
+"""Copy what goes into and comes out of the layers of a model while it runs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ class _Call:
 class LayerListener:
     """Copies what goes into every layer and what comes out, while it is attached.
 
-    Only forward hooks, which change nothing: inputs are copied before a layer can overwrite them in place. A layer
-    that a model uses in several places goes by the name of the place. `calls` is in the order in which layers finish,
-    which is the order of data. Inputs that a layer did overwrite are kept once more, as `changed`: NeMo adds dither
-    to the batch itself.
+    It uses forward hooks, which change nothing, and copies inputs before a layer can overwrite them in place. A layer
+    that a model uses in several places has the name of the place. `calls` is in the order in which layers finish,
+    which is the order of data. Inputs that a layer overwrote are copied again afterwards, as `changed`: NeMo adds
+    dither to the batch in place.
     """
 
     def __init__(self, model: nn.Module, patterns: Iterable[str] = ("*",), half: bool = False, limit: float = 8.0):
         self.calls: list[dict[str, Any]] = []
-        self.left_out = 0  # calls that found no more room
+        self.left_out = 0  # calls beyond the limit
         self.bytes = 0
         self._patterns, self._half, self._limit = tuple(patterns), half, limit * GIGABYTE
         self._running: list[_Call] = []
@@ -51,7 +51,7 @@ class LayerListener:
             hook.remove()
 
     def by_layer(self) -> dict[str, list[dict[str, Any]]]:
-        """The calls of each layer."""
+        """Return the calls of each layer."""
         layers: dict[str, list[dict[str, Any]]] = {}
         for order, call in enumerate(self.calls):
             layers.setdefault(call["name"], []).append({"order": order, **call})
@@ -91,7 +91,7 @@ class LayerListener:
         ]
 
     def _place(self, names: list[str]) -> str:
-        """Which of its names a layer has in this call: the next one below the innermost layer that is running."""
+        """Return the name of a layer in this call: its next unused name inside the innermost running layer."""
         if len(names) == 1:
             return names[0]
         for parent in reversed(self._running):
@@ -107,7 +107,7 @@ class LayerListener:
         return {} if self.bytes > self._limit else {name: self._copy(tensor) for name, tensor in tensors}
 
     def _copy(self, tensor: Tensor) -> Tensor:
-        """A copy on the CPU; a layer's output and the next one's input share it while nothing has written to them."""
+        """Return a copy on the CPU; a layer's output and the next layer's input share it if nothing overwrote them."""
         known = self._copies.get(id(tensor))
         if known is not None and known[0]() is tensor and known[1] == tensor._version:
             return known[2]
@@ -120,7 +120,7 @@ class LayerListener:
 
 
 def _tensors(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
-    """Every tensor in arguments or results, by position or keyword."""
+    """Return every tensor in arguments or results, with its position or keyword."""
     if isinstance(value, Tensor):
         return [(name or "0", value)]
     items: Iterable[tuple[Any, Any]] = ()

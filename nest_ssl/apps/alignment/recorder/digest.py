@@ -1,0 +1,36 @@
+"""Keep small tensors whole, and of a large one a digest and a sample: enough to tell whether another is equal."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+KEEP_WHOLE = 1 << 16  # elements
+SAMPLE = 1 << 12
+
+
+class TensorDigest(TypedDict):
+    """What is kept of a large tensor; plain values, which `torch.load(..., weights_only=True)` reads."""
+
+    sha256: str
+    shape: tuple[int, ...]
+    dtype: str
+    sample: Tensor  # shows how large a difference is
+
+
+def keep(tensor: Tensor) -> Tensor | TensorDigest:
+    """Return a copy of a small tensor, the digest of a large one."""
+    tensor = tensor.detach()
+    if tensor.numel() <= KEEP_WHOLE:
+        return tensor.clone()
+    flat = tensor.contiguous().flatten()
+    flat = flat + 0  # -0.0 and 0.0 are equal, their bytes are not
+    return {
+        "sha256": hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest(),
+        "shape": tuple(tensor.shape),
+        "dtype": str(tensor.dtype),
+        "sample": flat[:: max(1, flat.numel() // SAMPLE)].clone(),
+    }
