@@ -1,4 +1,4 @@
-"""Libraries that talk while they are only tried."""
+"""Silence the messages of libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_libraries(level: int = logging.WARNING) -> Iterator[None]:
-    """Within the block, nothing is logged up to this level, and nobody is warned."""
+    """Log nothing up to this level, and show no warnings, within the block."""
     before = logging.root.manager.disable
     logging.disable(level)
     try:

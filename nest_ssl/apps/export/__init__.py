@@ -1,4 +1,4 @@
-"""A trained encoder for other programs: ONNX, torch.export, or weights with a model card; checked before it appears."""
+"""Export a trained encoder for other programs: ONNX, torch.export, or weights with a model card."""
 
 from nest_ssl.apps.export.card import Publication
 from nest_ssl.apps.export.export import Exported, export

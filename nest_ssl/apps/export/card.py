@@ -1,6 +1,6 @@
-"""The model card beside exported weights: what the files say about the model, and nothing else.
+"""Write the model card of exported weights, from what the files say about the model and nothing else.
 
-Hugging Face's layout: a README.md that begins with YAML. A card that somebody else wrote, or changed, is not replaced.
+Hugging Face's layout: a README.md that begins with YAML. A card that somebody else wrote or changed is not replaced.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True)
 class Publication:
-    """What only the person who publishes a model knows."""
+    """What only the publisher of a model knows."""
 
     license: str | None = None  # an identifier, as Hugging Face lists them
     replace_card: bool = False
@@ -36,16 +36,16 @@ class Publication:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a Lightning checkpoint tells about the run it is from."""
+    """What a Lightning checkpoint says about its run."""
 
     steps: int
-    epochs: int  # begun
+    epochs: int  # started
     monitored: str | None = None
     score: float | None = None
 
 
 def refuse_foreign_card(output: Path, publication: Publication) -> None:
-    """Leave a README.md alone that is not, or no longer, what was written here."""
+    """Refuse to replace a README.md that was not written here, or was changed since."""
     path = output.with_name(CARD)
     if publication.replace_card or not path.exists():
         return
@@ -56,13 +56,13 @@ def refuse_foreign_card(output: Path, publication: Publication) -> None:
 
 
 def model_card(job: Job, name: str, publication: Publication) -> str:
-    """The card of weights in a file of this name."""
+    """Return the card of weights in a file of this name."""
     front, body = ("".join(f"{line}\n" for line in lines) for lines in (_front_matter(publication), _body(job, name)))
     return f"{front}<!-- written by nest-ssl export: {_digest(front + body)} -->\n{body}"
 
 
 def training_record(source: Path) -> TrainingRecord | None:
-    """Archives and weights do not remember their training; checkpoints do."""
+    """Read the training record of a checkpoint; archives and weights have none."""
     if source.suffix.lower() != ".ckpt":
         return None
     checkpoint = load_lightning_checkpoint(source)
@@ -97,7 +97,7 @@ def _body(job: Job, name: str) -> Iterator[str]:
     yield from _section("Architecture", _architecture(job))
     yield from _section("Training", _training(settings, training_record(job.source)))
     yield ""
-    yield "What neither table says, the files that this card was made from do not tell."
+    yield "This card is made from the model's files; they say nothing beyond these tables."
     yield from ("", "## Use", "", "With nest_ssl:", "", "```python", usage(name, interface), "```", "")
     nemo = f"{Path(name).stem}.nemo"
     yield f"With NeMo, after `nest-ssl convert {name} {nemo}`:"
@@ -109,8 +109,8 @@ def _body(job: Job, name: str) -> Iterator[str]:
     )
     yield from (f'model = EncDecDenoiseMaskedTokenPredModel.restore_from("{nemo}")', "```", "", "## Limits", "")
     yield f"- It expects one channel of audio at {interface.sample_rate} Hz."
-    yield "- It encodes speech and does nothing else: recognition, translation and the like need a head trained on top."
-    yield "- Which languages, speakers and recordings it was trained on is not written in the files."
+    yield "- It only encodes speech: recognition, translation and other tasks need a head trained on top."
+    yield "- The files do not say on which languages, speakers and recordings it was trained."
     yield ""
     yield f"Made with nest_ssl {nest_ssl.__version__}."
 
@@ -158,7 +158,7 @@ def _training(settings: Mapping[str, Any], record: TrainingRecord | None) -> Ite
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A table of settings that may be missing, or be something else in a file that nobody checked."""
+    """Return a table of settings; an empty one if it is missing or, in an unchecked file, is no table."""
     value = settings.get(name)
     return value if isinstance(value, Mapping) else {}
 

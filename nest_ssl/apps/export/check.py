@@ -1,4 +1,4 @@
-"""Whether an exported file encodes as the model does: random inputs through both, of lengths that tracing never saw."""
+"""Compare an exported file with the model on random inputs, of other lengths than those that were traced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.export.eager import encode_eagerly
 from nest_ssl.apps.export.formats import Encode
-from nest_ssl.apps.export.interface import Interface
+from nest_ssl.apps.export.interface import Interface, encode_eagerly
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _LONGEST_SECONDS = 60.0
@@ -20,18 +19,18 @@ _SEED = 0
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One batch through file and model."""
+class ComparedBatch:
+    """One batch, encoded by the file and by the model."""
 
     lengths: tuple[int, ...]
-    difference: float  # the largest, in units of the encoding's root mean square; infinite if shapes or lengths differ
+    difference: float  # the largest, relative to the encoding's root mean square; infinite if shapes or lengths differ
 
 
 @dataclass(frozen=True)
 class Check:
-    """All batches."""
+    """The results of all batches."""
 
-    trials: tuple[Trial, ...]
+    trials: tuple[ComparedBatch, ...]
     tolerance: float
 
     @property
@@ -57,7 +56,7 @@ def check(
     tolerance: float,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Check:
-    """Compare a file's encoder with the model's own, which has to be in eval mode."""
+    """Compare a file's encoder with the model, which must be in eval mode."""
     generator = torch.Generator().manual_seed(_SEED)
     batches = lengths_to_try(interface, generator)
     trials = []
@@ -65,12 +64,12 @@ def check(
         progress(f"checking batch {number} of {len(batches)}")
         x, length = interface.batch(lengths, generator)
         expected = encode_eagerly(model, interface, x, length)
-        trials.append(Trial(tuple(lengths), difference(encode(x, length), expected)))
+        trials.append(ComparedBatch(tuple(lengths), difference(encode(x, length), expected)))
     return Check(tuple(trials), tolerance)
 
 
 def lengths_to_try(interface: Interface, generator: torch.Generator) -> list[list[int]]:
-    """The shortest alone; one, then several of random lengths; one beyond the model's table of positions."""
+    """Return batches: the shortest input; one and several of random lengths; one beyond the table of positions."""
     shortest, longest = interface.shortest, interface.example()[0].shape[-1]
 
     def drawn(count: int, low: int, high: int) -> list[int]:
@@ -87,16 +86,16 @@ def lengths_to_try(interface: Interface, generator: torch.Generator) -> list[lis
 
 
 def difference(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """The largest between two pairs of encodings (B, D, U) and lengths (B), up to those lengths."""
+    """Return the largest difference of two pairs of encodings (B, D, U) and lengths (B), up to those lengths."""
     (encoded, lengths), (expected, expected_lengths) = ours, theirs
     if encoded.shape != expected.shape or not torch.equal(lengths, expected_lengths):
         return float("inf")
     valid = torch.arange(expected.shape[2]) < expected_lengths.unsqueeze(1)  # (B, U)
     encoded, expected = (x.transpose(1, 2)[valid] for x in (encoded, expected))  # (B, D, U) -> (frames, D)
     largest = ((encoded - expected).abs().max() / expected.pow(2).mean().sqrt()).item()
-    return largest if largest == largest else float("inf")  # NaN is larger than nothing
+    return largest if largest == largest else float("inf")  # NaN
 
 
 def _json(difference: float) -> float | None:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON does not have."""
     return difference if math.isfinite(difference) else None

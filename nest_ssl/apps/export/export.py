@@ -1,4 +1,4 @@
-"""`nest-ssl export`: a model file in, an encoder for other programs out, or nothing at all."""
+"""`nest-ssl export`: write the encoder of a model file for other programs, check it, and keep it if it is right."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Exported:
-    """What became of it; the files are there only if the check was passed."""
+    """The result of an export; the files exist only if the check passed."""
 
     files: list[Path]
     bytes: int
     seconds: float
     facts: dict[str, str]
     check: Check
-    usage: str  # Python that uses the file
+    usage: str  # Python code that uses the file
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -58,9 +58,9 @@ def export(
     publication: Publication | None = None,
     progress: Progress = lambda _: None,
 ) -> Exported:
-    """Write the encoder in `source` as the suffix of `output` says, and compare it with the model it came from.
+    """Write the encoder in `source` in the format of `output`'s suffix, and compare it with the model.
 
-    Weights alone (`.safetensors`) are the whole model, and come with a card that `publication` adds to.
+    `.safetensors` holds the weights of the whole model, and gets a model card, which `publication` adds to.
     """
     start = time.monotonic()
     form = _format(source, output)
@@ -69,7 +69,7 @@ def export(
     if with_card:
         refuse_foreign_card(output, publication)
     progress("reading the model")
-    model = restore_for_use(source, "cpu")  # where inputs are made and exporters trace, GPU or not
+    model = restore_for_use(source, "cpu")  # where exporters trace
     interface = Interface.of(model, kind)
     job = Job(source, model, interface, facts(model, interface, form.tolerance))
     with _folder_beside(output) as folder:
@@ -78,7 +78,7 @@ def export(
         found = _check(form, job, folder / output.name, progress)
         if with_card:
             (folder / CARD).write_text(model_card(job, output.name, publication), encoding="utf-8")
-        written = sorted(folder.iterdir(), key=lambda path: path.name == output.name)  # what it needs, then itself
+        written = sorted(folder.iterdir(), key=lambda path: path.name == output.name)  # the named file last
         size = sum(path.stat().st_size for path in written)
         if found.passed:
             for path in written:
@@ -91,7 +91,7 @@ def export(
 def _format(source: Path, output: Path) -> Format:
     form = FORMATS.get(output.suffix.lower())
     if form is None:
-        raise NestError(f"{output}: its suffix names no format here; expected {', '.join(FORMATS)}")
+        raise NestError(f"{output}: unknown suffix; expected {', '.join(FORMATS)}")
     if source.resolve() == output.resolve():
         raise NestError(f"{output}: is the model itself; give the result another name")
     form.refuse_missing_packages(output)
@@ -114,15 +114,15 @@ def _write(form: Format, job: Job, path: Path) -> None:
 def _check(form: Format, job: Job, path: Path, progress: Progress) -> Check:
     try:
         return check(form.open(path, job.interface), job.model, job.interface, form.tolerance, progress)
-    except Exception as error:  # of a runtime that cannot do what the exporter wrote
+    except Exception as error:  # a runtime may not support what the exporter wrote
         raise NestError(f"{job.source}: was exported as {path.suffix}, but does not run: {one_line(error)}") from error
 
 
 @contextlib.contextmanager
 def _folder_beside(output: Path) -> Iterator[Path]:
-    """A place on the same disk for files that are not checked yet; what a killed attempt left there is removed.
+    """Make a temporary folder on the same disk for unchecked files; remove those of attempts that were killed.
 
-    One process at a time has one for this output, so that nobody is at work there.
+    A lock allows one process at a time for this output, so no running attempt is removed.
     """
     with contextlib.ExitStack() as held:
         try:

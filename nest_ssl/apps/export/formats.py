@@ -1,4 +1,4 @@
-"""The files that can be made, by suffix: how each is written, and how it is read again to be checked."""
+"""The file formats, by suffix: how to write each, and how to read it again for the check."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from nest_ssl.apps.export.eager import encode_eagerly
-from nest_ssl.apps.export.interface import OUTPUTS, Interface
+from nest_ssl.apps.export.interface import OUTPUTS, Interface, encode_eagerly
 from nest_ssl.apps.export.network import exportable
 from nest_ssl.apps.quiet import quiet_libraries
 from nest_ssl.checkpoint import convert, restore_for_use
@@ -22,14 +21,14 @@ from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 METADATA_FILE = "nest_ssl.json"  # in a .pt2 file
-# A protobuf message ends at 2 GiB: beyond this, the weights go into a file beside the graph.
+# A protobuf message has at most 2 GiB: larger weights go into a file beside the graph.
 LARGEST_ONNX = 1_900_000_000  # bytes
 Encode = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A model to write, and where it came from."""
+    """A model to write, and the file it was read from."""
 
     source: Path
     model: EncDecDenoiseMaskedTokenPredModel
@@ -39,28 +38,28 @@ class Job:
 
 @dataclass(frozen=True)
 class Format:
-    """Writes a model, and opens what was written."""
+    """How to write a model, and how to open the written file."""
 
     write: Callable[[Job, Path], None]
     open: Callable[[Path, Interface], Encode]
-    tolerance: float  # of a difference, in units of the encoding's root mean square
+    tolerance: float  # largest difference, relative to the encoding's root mean square
     needs: tuple[str, ...] = ()
 
     def refuse_missing_packages(self, output: Path) -> None:
-        """Say how to get what is needed, before any work is done."""
+        """Raise an error that says how to install missing packages, before any work is done."""
         missing = [name for name in self.needs if find_spec(name) is None]
         if missing:
             raise NestError(f"{output}: needs {', '.join(missing)}; install with: pip install 'nest_ssl[export]'")
 
 
 def traced(job: Job) -> ExportedProgram:
-    """The encoder as a graph, for any batch and any length from the shortest on."""
+    """Return the encoder as a graph, for any batch size and any length that is not below the shortest."""
     with torch.no_grad(), quiet_libraries():
         return torch.export.export(
             exportable(job.model, job.interface.kind),
             job.interface.example(),
             dynamic_shapes=job.interface.dynamic_shapes(),
-            # Otherwise true statements about sizes that the solver cannot prove are errors.
+            # Otherwise sizes that the solver cannot prove to be valid are errors.
             prefer_deferred_runtime_asserts_over_guards=True,
         )
 
@@ -115,7 +114,7 @@ def _open_weights(path: Path, interface: Interface) -> Encode:
     return lambda x, lengths: encode_eagerly(model, interface, x, lengths)
 
 
-# Kernels of other libraries add in other orders than torch's; weights alone must give the same bits.
+# Other libraries' kernels sum in another order than torch's; weights alone must give the same bits.
 FORMATS = {
     ".onnx": Format(_write_onnx, _open_onnx, tolerance=1e-3, needs=("onnx", "onnxscript", "onnxruntime")),
     ".pt2": Format(_write_program, _open_program, tolerance=1e-3),

@@ -1,7 +1,7 @@
-"""Log-mel for exported files: the model's own, except for two steps that no exporter writes for signals of any length.
+"""Log-mel for exported files: as the model's, except for two steps that exporters cannot write for any length.
 
-The Fourier transform becomes a convolution with its waves, which every runtime has and which is as accurate as torch's
-in float32 (docs/export.md has the figures). The frames that `pad_to` adds come from silence behind the signal.
+The Fourier transform becomes a convolution with its waves. Every runtime has convolutions, and the result is as
+accurate as torch's in float32 (docs/export.md has the figures). The frames that `pad_to` adds come from added silence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nest_ssl.model import AudioToMelSpectrogramPreprocessor
 
 
 class ExportableLogMel(AudioToMelSpectrogramPreprocessor):
-    """Waveforms (B, S) to features (B, D, T) as `settings` say, with window and filters of `tables`."""
+    """Turns waveforms (B, S) into features (B, D, T), with the model's settings, window and filters."""
 
     waves: Tensor
 
@@ -42,9 +42,9 @@ class ExportableLogMel(AudioToMelSpectrogramPreprocessor):
 
 
 def windowed_waves(n_fft: int, window: Tensor) -> Tensor:
-    """Cosines, then sines, of every frequency under the centred window (2 * bins, 1, n_fft)."""
+    """Return cosines, then sines, of every frequency, times the centred window (2 * bins, 1, n_fft)."""
     before = (n_fft - len(window)) // 2
     window = nn.functional.pad(window.double(), (before, n_fft - len(window) - before))
-    turns = torch.outer(torch.arange(n_fft // 2 + 1), torch.arange(n_fft)) % n_fft  # whole numbers, so no error yet
+    turns = torch.outer(torch.arange(n_fft // 2 + 1), torch.arange(n_fft)) % n_fft  # integers: no rounding error yet
     angles = turns.double() * (2 * math.pi / n_fft)
     return (torch.cat((angles.cos(), -angles.sin())) * window).float().unsqueeze(1)

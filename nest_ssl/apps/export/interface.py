@@ -1,4 +1,4 @@
-"""What goes into an exported file: names, axes, the shortest input, and inputs to try it with."""
+"""The inputs and outputs of an exported file: names, axes, shortest input, and random inputs for the check."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 OUTPUTS = ("outputs", "encoded_lengths")  # (B, D, U) and (B); NeMo's names
 _NAMES = {"audio": ("input_signal", "input_signal_length"), "features": ("audio_signal", "length")}
 _EXAMPLE_SECONDS = 2.0
-# More encoded frames than one: with a single one, tracing takes the axis for a constant.
+# At least 2: with a single frame, tracing treats the axis as a constant.
 _FEWEST_ENCODED = 2
 
 
 @dataclass(frozen=True)
 class Interface:
-    """Inputs of an exported encoder. Lengths are in steps: samples of audio, or frames of features."""
+    """The inputs of an exported encoder. Lengths are in steps: samples of audio, or frames of features."""
 
     kind: Kind
     features: int
     sample_rate: int
     hop_length: int  # samples in one feature frame
     frame_ratio: int  # feature frames in one encoded frame
-    known_positions: int  # feature frames that the model has positions for, until it makes more
+    known_positions: int  # feature frames in the model's table of positions, which it extends when needed
 
     @classmethod
     def of(cls, model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> Interface:
@@ -54,24 +54,24 @@ class Interface:
 
     @property
     def shortest(self) -> int:
-        """Steps that a batch has at least; shorter utterances are padded, and tell their own length."""
+        """The least number of steps of a batch; shorter utterances are padded, and their true length is an input."""
         return _FEWEST_ENCODED * self.frame_ratio * self.steps_in_frame
 
     @property
     def seconds_per_frame(self) -> float:
-        """Of an encoded frame."""
+        """Seconds per encoded frame."""
         return self.frame_ratio * self.hop_length / self.sample_rate
 
     def steps(self, seconds: float) -> int:
         return int(seconds * self.sample_rate) * self.steps_in_frame // self.hop_length
 
     def example(self) -> tuple[Tensor, Tensor]:
-        """What tracing looks at."""
+        """Return the input for tracing."""
         length = max(self.steps(_EXAMPLE_SECONDS), 4 * self.shortest)
         return self.batch([length, length - self.shortest], torch.Generator().manual_seed(0))
 
     def batch(self, lengths: Sequence[int], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Noise, also where padding should be: nobody may look there."""
+        """Return noise of these lengths, also in the padding, which must not influence the result."""
         steps = max(lengths)
         shape = (len(lengths), steps) if self.kind == "audio" else (len(lengths), self.features, steps)
         scale = 0.1 if self.kind == "audio" else 1.0  # as loud as speech; features are normalised
@@ -82,3 +82,13 @@ class Interface:
         batch = Dim("batch")
         time = Dim("samples" if self.kind == "audio" else "frames", min=self.shortest)
         return {signal: {0: batch, 1 if self.kind == "audio" else 2: time}, length: {0: batch}}
+
+
+@torch.no_grad()
+def encode_eagerly(
+    model: EncDecDenoiseMaskedTokenPredModel, interface: Interface, x: Tensor, lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Encode with the model itself: audio (B, S) or features (B, D, T), and lengths (B), to (B, D, U) and (B)."""
+    if interface.kind == "audio":
+        x, lengths = model.preprocessor(input_signal=x, length=lengths)
+    return model.encoder(audio_signal=x, length=lengths)

@@ -1,4 +1,4 @@
-"""What a stranger needs to know to use an exported file, in the file itself."""
+"""The metadata of an exported file: what its user has to know."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 
 def facts(model: EncDecDenoiseMaskedTokenPredModel, interface: Interface, tolerance: float) -> dict[str, str]:
-    """Names and values as text, which is what ONNX has room for; tables are JSON."""
+    """Return names and values as text, because ONNX stores text only; tables are JSON."""
     signal, length = interface.names
     shape = "batch, samples" if interface.kind == "audio" else f"batch, {interface.features}, frames"
     width = model.encoder.out_proj.out_features if model.encoder.out_proj else model.encoder.pos_enc.d_model
@@ -35,7 +35,7 @@ def facts(model: EncDecDenoiseMaskedTokenPredModel, interface: Interface, tolera
 
 
 def _complete(node: Mapping[str, Any], part: type) -> dict[str, Any]:
-    """A part's settings, with the defaults of what a configuration leaves unsaid."""
+    """Return a part's settings, with the defaults of those that are not configured."""
     parameters = inspect.signature(part).parameters.values()
     defaults = {
         parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty

@@ -1,4 +1,4 @@
-"""What is exported: the encoder in eval mode, with or without its log-mel, without limits that tracing would keep."""
+"""Build the network to export: the encoder in eval mode, with or without log-mel, for inputs of any size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Kind = Literal["audio", "features"]
 
 
 class FeatureEncoder(nn.Module):
-    """Features to encoded frames; the argument names become the inputs' names, and are NeMo's."""
+    """Encodes features; the argument names become the names of the inputs, and are NeMo's."""
 
     def __init__(self, encoder: ConformerEncoder) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class FeatureEncoder(nn.Module):
 
 
 class AudioEncoder(nn.Module):
-    """Waveforms to encoded frames."""
+    """Encodes waveforms."""
 
     def __init__(self, log_mel: ExportableLogMel, encoder: ConformerEncoder) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class AudioEncoder(nn.Module):
 
 
 class AnyLengthPositions(nn.Module):
-    """Positions computed for the sequence at hand: a table would limit its length and make the file larger."""
+    """Computes the positions of each sequence: a table would limit the length and make the file larger."""
 
     def __init__(self, positions: PositionalEncoding) -> None:
         super().__init__()
@@ -56,10 +56,10 @@ class AnyLengthPositions(nn.Module):
         self.xscale = positions.xscale
 
     def extend(self, length: int, like: Tensor) -> None:
-        """There is no table to extend."""
+        """Do nothing: there is no table to extend."""
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, U, D) -> the encoder's input (B, U, D) and the positions used (1, positions, D)."""
+        """Return the encoder's input (B, U, D) and the positions used (1, positions, D)."""
         if self.xscale:
             x = x * self.xscale
         embedding = sinusoids(self.positions(x.shape[1], x.device), self.d_model).unsqueeze(0)
@@ -67,7 +67,7 @@ class AnyLengthPositions(nn.Module):
 
 
 class WholeBatchSubsampling(ConvSubsampling):
-    """The same convolutions, never in pieces: into how many, depends on sizes that are not known yet."""
+    """Applies the same convolutions, never in chunks: the number of chunks depends on sizes unknown to tracing."""
 
     def __init__(self, subsampling: ConvSubsampling) -> None:
         nn.Module.__init__(self)
@@ -80,7 +80,7 @@ class WholeBatchSubsampling(ConvSubsampling):
 
 
 def exportable(model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> FeatureEncoder | AudioEncoder:
-    """A network that computes what `model.encoder` does in eval mode; the model is left as it is."""
+    """Return a network that computes what `model.encoder` computes in eval mode; the model is not changed."""
     encoder = _exportable_encoder(model.encoder)
     if kind == "features":
         return FeatureEncoder(encoder).eval()
@@ -90,7 +90,7 @@ def exportable(model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> FeatureE
 
 
 def frame_ratio(encoder: ConformerEncoder, features: int) -> int:
-    """Feature frames in one encoded frame, whatever combination of settings makes it so."""
+    """Measure how many feature frames one encoded frame has."""
     frames = 1024
     with torch.no_grad():
         encoded, _ = encoder(torch.zeros(1, features, frames), torch.tensor([frames]))
@@ -103,18 +103,18 @@ def _exportable_encoder(encoder: nn.Module) -> ConformerEncoder:
     encoder = copy.deepcopy(encoder).requires_grad_(False)
     encoder.pos_enc = AnyLengthPositions(encoder.pos_enc)  # type: ignore[assignment]
     if isinstance(encoder.pre_encode, ConvFeatureMaksingWrapper):
-        encoder.pre_encode = encoder.pre_encode.pre_encode  # nothing is masked here
+        encoder.pre_encode = encoder.pre_encode.pre_encode  # without masking
     for module in list(encoder.modules()):
         for name, child in module.named_children():
             if isinstance(child, ConvSubsampling):
                 setattr(module, name, WholeBatchSubsampling(child))
             elif isinstance(child, MultiHeadAttention):
-                child.sdpa_backends = []  # a choice of this machine's kernels
+                child.sdpa_backends = []  # chosen for the kernels of this machine
     return encoder
 
 
 def _refuse_unusual_log_mel(model: EncDecDenoiseMaskedTokenPredModel) -> None:
-    """Name settings that work through an utterance in a way that a graph for all lengths cannot follow."""
+    """Refuse settings whose computation depends on the length in a way that a single graph cannot express."""
     unusual = {
         "normalize: all_features": model.preprocessor.normalize == "all_features",
         "exact_pad: true": model.preprocessor.edge_padding is not None,

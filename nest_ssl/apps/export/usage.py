@@ -1,4 +1,4 @@
-"""A few lines of Python that use an exported file, shown when it is there; tests run them."""
+"""Example code for an exported file, printed after the export; tests run it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TEXTS = {
 
 
 def usage(name: str, interface: Interface) -> str:
-    """How to encode `speech.wav` with the file of this name."""
+    """Return code that encodes `speech.wav` with the file of this name."""
     signal, length = interface.names
     return _TEXTS[Path(name).suffix.lower(), interface.kind].format(
         name=json.dumps(name, ensure_ascii=False),

@@ -1,4 +1,4 @@
-"""Features of a pre-trained encoder: `Encoder` for waveforms, `extract` for files and manifests to files."""
+"""Extract features with a pre-trained encoder: `Encoder` for waveforms, `extract` for files and manifests."""
 
 from nest_ssl.apps.features.encoder import Encoder
 from nest_ssl.apps.features.extract import ExtractionRequest, Summary, extract

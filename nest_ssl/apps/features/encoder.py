@@ -1,4 +1,4 @@
-"""A pre-trained encoder that only listens: waveforms in, features of any layer out, nothing random."""
+"""Compute the features of any layer of a pre-trained encoder, without anything random."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 
 class Encoder:
-    """A model in evaluation mode, so without dither, dropout and masks, and without gradients.
+    """A model in evaluation mode: without dither, dropout, masks and gradients.
 
-    `exact` pads a batch as NeMo does and computes what NeMo computes of that batch. `fast` leaves the padding out: the
-    neighbours in a batch do not matter, and the last bits differ.
+    `exact` pads a batch as NeMo does and gives NeMo's numbers for that batch. `fast` computes without padding: the
+    result for an utterance does not depend on the other ones in the batch, and its last bits differ from `exact`.
     """
 
     def __init__(self, model: EncDecDenoiseMaskedTokenPredModel, numerics: Numerics = "exact") -> None:
@@ -38,32 +38,32 @@ class Encoder:
 
     @classmethod
     def load(cls, path: Path | str, numerics: Numerics = "exact", device: str | None = None) -> Encoder:
-        """The encoder in a `.nemo`, `.safetensors` or `.ckpt` file, on the GPU if there is one."""
+        """Load the encoder of a `.nemo`, `.safetensors` or `.ckpt` file; on the GPU if there is one."""
         return cls(restore_for_use(path, device), numerics)
 
     def with_random_weights(self, seed: int) -> Encoder:
-        """The same architecture as training would start it."""
+        """Return the same architecture with new random weights, as at the start of training."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             model = EncDecDenoiseMaskedTokenPredModel(cfg=self.model.cfg)
         return Encoder(model.to(self.device), self.numerics)
 
     def check_layers(self, numbers: Sequence[int]) -> None:
-        """Refuse what this model cannot give: layers of another frame rate, or of unequal size side by side."""
+        """Refuse layers with another frame rate than the output, and layers of different widths together."""
         others = [number for number in numbers if number != self.last_layer]
         if others and self.encoder.reduction_position is not None:
-            raise NestError("--layers: this model reduces its frame rate between layers; only the last one can be had")
+            raise NestError("--layers: this model reduces its frame rate between layers; ask for the last one only")
         if others and len(others) < len(numbers) and self.encoder.out_proj is not None:
             raise NestError("--layers: this model's output is not as wide as its layers; ask for one or the other")
 
     def refuse_short(self, waveform: Tensor, where: str) -> None:
-        """An AudioError for samples (S) that do not make a single frame."""
+        """Raise AudioError for samples (S) that are too few for one frame."""
         if int(self.model.preprocessor.frames(torch.tensor(len(waveform)))) < 1:
             raise AudioError(f"{where}: {len(waveform)} samples are too few for one frame", "empty")
 
     @torch.inference_mode()
     def encode(self, waveforms: Sequence[Tensor], layers: Sequence[int]) -> list[list[Tensor]]:
-        """Waveforms (S), which are one batch, to the outputs (U, D) of these layers for each of them, on the CPU."""
+        """Encode one batch of waveforms (S); return for each the outputs (U, D) of these layers, on the CPU."""
         self.refuse_short(min(waveforms, key=len), "a waveform")
         self.check_layers(layers)
         lengths = torch.tensor([len(waveform) for waveform in waveforms])
@@ -92,12 +92,12 @@ class Encoder:
 
 @contextmanager
 def _outputs(stages: Mapping[int, nn.Module]) -> Iterator[dict[int, Tensor]]:
-    """What these modules give while the block runs, under the same numbers."""
+    """Collect the outputs of these modules within the block, under the same numbers."""
     outputs: dict[int, Tensor] = {}
 
     def keep(number: int) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            outputs[number] = output[0] if isinstance(output, tuple) else output  # sub-sampling adds its lengths
+            outputs[number] = output[0] if isinstance(output, tuple) else output  # sub-sampling also returns lengths
 
         return hook
 

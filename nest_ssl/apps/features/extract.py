@@ -1,4 +1,4 @@
-"""Files and manifests to features on the disk: batched by duration, going on where it was stopped."""
+"""Write the features of files and manifests, in batches by duration; a stopped extraction can be continued."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nest_ssl.apps.features.encoder import Encoder
 from nest_ssl.apps.features.layers import Layers
 from nest_ssl.apps.features.store import INDEX, Dtype, Format, Store, file_fingerprint
 from nest_ssl.apps.features.utterances import (
-    Utterance,
+    NamedUtterance,
     batches_by_duration,
     list_entries,
     measure,
@@ -32,14 +32,14 @@ from nest_ssl.errors import AudioError
 from nest_ssl.folder_lock import lock_folder
 
 Pooling = Literal["none", "mean"]
-Batch = list[Utterance]
-Waveforms = list[tuple[Utterance, Tensor]]
-Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to say
+Batch = list[NamedUtterance]
+Waveforms = list[tuple[NamedUtterance, Tensor]]
+Progress = Callable[[Seconds, Seconds, str], None]  # seconds done, seconds in all, text to show
 
 
 @dataclass(frozen=True)
 class ExtractionRequest:
-    """What to encode, how, and where to put it."""
+    """The options of `nest-ssl features`."""
 
     model: Path
     inputs: Sequence[str]
@@ -58,7 +58,7 @@ class ExtractionRequest:
 
 @dataclass
 class Summary:
-    """What was done; `skipped` says why for each utterance that could not be read."""
+    """The result of an extraction; `skipped` has the reason for each utterance that could not be read."""
 
     index: str
     written: int = 0
@@ -72,7 +72,7 @@ class Summary:
 
 
 def extract(request: ExtractionRequest, progress: Progress) -> Summary:
-    """Write the features of every utterance that has none yet, and the index of all."""
+    """Write the features of every utterance that has none yet, and the index of all utterances."""
     with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
         return _extract(request, progress)
 
@@ -100,7 +100,7 @@ def _layers(request: ExtractionRequest, encoder: Encoder) -> Layers:
 
 
 def _settings(request: ExtractionRequest, layers: Layers, fingerprint: str) -> dict[str, Any]:
-    """All that decides what the features of an utterance are."""
+    """Return everything that the features of an utterance depend on."""
     return {
         "model": fingerprint,
         "layers": list(layers.numbers),
@@ -114,7 +114,7 @@ def _settings(request: ExtractionRequest, layers: Layers, fingerprint: str) -> d
 
 
 class _Run:
-    """One pass over the batches."""
+    """The state of one extraction."""
 
     def __init__(self, request: ExtractionRequest, encoder: Encoder, layers: Layers, store: Store) -> None:
         self.request = request
@@ -122,22 +122,22 @@ class _Run:
         self.layers = layers
         self.store = store
         self.summary = Summary(index=str(store.folder / INDEX))
-        self._shapes: dict[str, tuple[int, ...]] = {}  # by name, of what is on the disk
+        self._shapes: dict[str, tuple[int, ...]] = {}  # by name, of the features on the disk
 
-    def measured(self, entries: Sequence[ManifestEntry], root: str) -> list[Utterance]:
-        """The entries that can be opened, in their order."""
+    def measured(self, entries: Sequence[ManifestEntry], root: str) -> list[NamedUtterance]:
+        """Return the entries whose audio can be opened, in their order."""
         utterances = []
         for name, entry in zip(unique_names(entries, root), entries, strict=True):
             try:
-                utterances.append(Utterance(name, entry, measure(entry)))
+                utterances.append(NamedUtterance(name, entry, measure(entry)))
             except AudioError as error:
                 self._skip(error)
         return utterances
 
-    def batches(self, utterances: Sequence[Utterance]) -> list[Batch]:
-        """What no earlier run finished, the same part only once.
+    def batches(self, utterances: Sequence[NamedUtterance]) -> list[Batch]:
+        """Return batches of the utterances that no earlier run finished, equal ones only once.
 
-        A run that was stopped finds the same batches again, and therefore the same bits, which padding can move.
+        A run that continues a stopped one makes the same batches, so the same bits: padding can change the last ones.
         """
         distinct = {utterance.name: utterance for utterance in utterances}
         finished = self.store.finished()
@@ -148,7 +148,7 @@ class _Run:
         return [[waiting[index] for index in batch] for batch in batches]
 
     def encode(self, batches: Sequence[Batch], progress: Progress) -> None:
-        """Write what is not there yet; a batch of which a part is there is done again."""
+        """Encode and write all batches that are not complete on the disk."""
         waiting = [batch for batch in batches if not self._keep(batch)]
         total = sum(utterance.seconds for batch in waiting for utterance in batch)
         started = time.monotonic()
@@ -158,8 +158,8 @@ class _Run:
             self.summary.took = time.monotonic() - started
             progress(self.summary.seconds, total, f"{self.summary.written:,} utterances")
 
-    def index_lines(self, utterances: Sequence[Utterance]) -> Iterator[dict[str, Any]]:
-        """A line for each utterance that has features, in the order of the inputs."""
+    def index_lines(self, utterances: Sequence[NamedUtterance]) -> Iterator[dict[str, Any]]:
+        """Yield a line for each utterance that has features, in the order of the inputs."""
         for utterance in utterances:
             shape = self._shapes.get(utterance.name)
             if shape is None:
@@ -171,7 +171,7 @@ class _Run:
             yield line | {"seconds": utterance.seconds, "file": file} | frames | {"shape": shape}
 
     def _keep(self, batch: Batch) -> bool:
-        """Whether all its features are there already."""
+        """Return whether the features of the whole batch exist already, and count them."""
         if not all(self.store.path(utterance).is_file() for utterance in batch):
             return False
         self._shapes.update({utterance.name: self.store.shape(utterance) for utterance in batch})
@@ -179,7 +179,7 @@ class _Run:
         return True
 
     def _read_ahead(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Waveforms]]:
-        """Each batch with its audio, which is read while the one before is encoded."""
+        """Yield each batch with its audio, which is read while the batch before is encoded."""
         with ThreadPoolExecutor(1) as reader:
             coming = None
             for batch, following in zip_longest(batches, batches[1:]):
@@ -187,9 +187,9 @@ class _Run:
                 coming = None if following is None else reader.submit(self._read, following)
                 yield batch, self._usable(audio)
 
-    def _read(self, batch: Batch) -> list[tuple[Utterance, Tensor | AudioError]]:
-        """In a thread of its own, which therefore leaves it to others to count what failed."""
-        audio: list[tuple[Utterance, Tensor | AudioError]] = []
+    def _read(self, batch: Batch) -> list[tuple[NamedUtterance, Tensor | AudioError]]:
+        """Read the audio of a batch. It runs in a thread, so errors are returned and counted by the caller."""
+        audio: list[tuple[NamedUtterance, Tensor | AudioError]] = []
         for utterance in batch:
             try:
                 waveform = read(utterance.entry, self.encoder.sample_rate, self.request.channel_selector)
@@ -199,7 +199,7 @@ class _Run:
                 audio.append((utterance, error))
         return audio
 
-    def _usable(self, audio: list[tuple[Utterance, Tensor | AudioError]]) -> Waveforms:
+    def _usable(self, audio: list[tuple[NamedUtterance, Tensor | AudioError]]) -> Waveforms:
         for _, error in audio:
             if isinstance(error, AudioError):
                 self._skip(error)

@@ -1,7 +1,7 @@
-"""Which layers are wanted, and what becomes of them.
+"""Choose layers, and combine their outputs.
 
-Layer 0 is what the sub-sampling gives, layer k what the k-th Conformer block gives, and the last one the encoder's
-output. NeMo counts blocks from 0: its `layer_output_k` is layer k + 1 here.
+Layer 0 is the output of sub-sampling, layer k that of the k-th Conformer block; the last one is the encoder's output.
+NeMo counts blocks from 0: its `layer_output_k` is layer k + 1 here.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LONGEST_LIST = 2**20  # bytes
 
 @dataclass(frozen=True)
 class Layers:
-    """Layers by number, and the weights of their sum if one is wanted in place of them all."""
+    """The numbers of layers and, if a weighted sum of them is wanted, its weights."""
 
     numbers: tuple[int, ...]
     weights: tuple[float, ...] | None = None
 
     @classmethod
     def parse(cls, text: str, last: int) -> Layers:
-        """`last`, `all`, or numbers such as `12` and `0,6,12`; negative ones count from the end."""
+        """Read `last`, `all`, or numbers such as `12` and `0,6,12`; negative ones count from the end."""
         if text == "last":
             return cls((last,))
         if text == "all":
@@ -46,7 +46,7 @@ class Layers:
 
     @classmethod
     def mix(cls, text: str, last: int) -> Layers:
-        """All layers, added up with these weights as they are: numbers, or a file of them."""
+        """Read the weights of the sum of all layers, from numbers or from a file; they are not normalised."""
         try:
             weights = _numbers(text) or _numbers(_text(text))
         except (OSError, ValueError):
@@ -60,7 +60,7 @@ class Layers:
         return cls(tuple(range(last + 1)), weights)
 
     def combined(self, outputs: Sequence[Tensor]) -> Tensor:
-        """Outputs (U, D) of these layers to (U, D), or to (L, U, D) if there are several and no weights."""
+        """Combine outputs (U, D) of these layers into (U, D), or (L, U, D) for several layers without weights."""
         if self.weights is not None:
             return torch.tensordot(torch.tensor(self.weights), torch.stack(list(outputs)), dims=1)
         return outputs[0] if len(outputs) == 1 else torch.stack(list(outputs))

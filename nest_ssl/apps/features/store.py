@@ -1,4 +1,4 @@
-"""Where features lie: one file an utterance, whole or not there, beside the settings that made them and an index."""
+"""A folder of features: one complete file per utterance, the settings that produced them, and an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nest_ssl.apps.features.utterances import Utterance
+from nest_ssl.apps.features.utterances import NamedUtterance
 from nest_ssl.atomic import atomic_write
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import LOCK
@@ -33,17 +33,17 @@ class Store:
     dtype: Dtype = "float32"
 
     def root(self, folder: str) -> str:
-        """The folder that names are relative to: an earlier run's, if it holds these too, so that inputs may grow."""
+        """Return the folder that names are relative to: an earlier run's if it contains this one."""
         earlier = str(self._settings().get("root") or "")
         return earlier if earlier and Path(folder).is_relative_to(earlier) else folder
 
     def open(self, settings: Mapping[str, Any]) -> None:
-        """Begin, or go on with what was begun with the same settings; anything else that is there is left alone."""
+        """Start a folder or continue one with the same settings; refuse a folder with anything else."""
         found = self._settings()
         for name, value in settings.items() if found else ():
             if found.get(name) != value:
                 was = f"{name} was {found.get(name)!r} and is {value!r} now"
-                raise NestError(f"{self.folder}: holds features made otherwise: {was}; give a new folder with --output")
+                raise NestError(f"{self.folder}: made with other settings: {was}; give a new folder with --output")
         if not found:
             if self.folder.exists() and any(path.name != LOCK for path in self.folder.iterdir()):
                 raise NestError(f"{self.folder}: holds other files; give a new folder with --output")
@@ -51,7 +51,7 @@ class Store:
                 temporary.write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
 
     def _settings(self) -> dict[str, Any]:
-        """Of the run that made what is there; empty if none did."""
+        """Return the settings of the run that made this folder; nothing if there was none."""
         file = self.folder / SETTINGS
         if not file.is_file():
             return {}
@@ -63,10 +63,10 @@ class Store:
             raise NestError(f"{file}: is damaged; give a new folder with --output")
         return found
 
-    def path(self, utterance: Utterance) -> Path:
+    def path(self, utterance: NamedUtterance) -> Path:
         return self.folder / f"{utterance.name}.{self.format}"
 
-    def write(self, utterance: Utterance, features: np.ndarray) -> None:
+    def write(self, utterance: NamedUtterance, features: np.ndarray) -> None:
         features = features.astype(self.dtype, copy=False)
         with atomic_write(self.path(utterance)) as temporary:
             if self.format == "npy":
@@ -77,8 +77,8 @@ class Store:
 
                 save_file({_TENSOR: np.ascontiguousarray(features)}, temporary)
 
-    def shape(self, utterance: Utterance) -> tuple[int, ...]:
-        """Of features that are there, from the first bytes of their file."""
+    def shape(self, utterance: NamedUtterance) -> tuple[int, ...]:
+        """Return the shape of existing features, from the header of their file."""
         path = self.path(utterance)
         if self.format == "npy":
             return np.load(path, mmap_mode="r").shape
@@ -88,7 +88,7 @@ class Store:
             return tuple(file.get_slice(_TENSOR).get_shape())
 
     def finished(self) -> dict[str, tuple[int, ...]]:
-        """Shapes by name of what an earlier run that came to its end has written, if it is still there."""
+        """Return the shapes, by name, of the features of an earlier complete run whose files still exist."""
         index = self.folder / INDEX
         try:
             lines = index.read_text(encoding="utf-8").splitlines() if index.is_file() else []
@@ -105,7 +105,7 @@ class Store:
 
 
 def file_fingerprint(path: Path) -> str:
-    """Of what a file holds, so that another model under the same name is noticed."""
+    """Return a checksum of a file, to notice another model under the same name."""
     digest = hashlib.blake2b(digest_size=16)
     with open_regular(path) as file:
         while block := file.read(_BYTES_AT_ONCE):

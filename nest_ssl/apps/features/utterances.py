@@ -1,4 +1,4 @@
-"""What is to be encoded: files, and lines of manifests, each with a name that no other has."""
+"""List the utterances to encode: files and lines of manifests, each with a unique name."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _LONGEST_NAME = 200  # bytes of the 255 that file systems allow; a suffix follow
 
 
 @dataclass(frozen=True)
-class Utterance:
-    """A part of an audio file, under the name that its features get."""
+class NamedUtterance:
+    """A part of an audio file, with the name of its features."""
 
     name: str
     entry: ManifestEntry
-    seconds: Seconds  # as the manifest or the file's header says
+    seconds: Seconds  # from the manifest or the file's header
 
 
 def list_entries(inputs: Iterable[str]) -> list[ManifestEntry]:
-    """Audio files as they are, and the lines of what ends as a manifest does."""
+    """Return one entry per audio file, and all lines of the inputs with a manifest's suffix."""
     entries: list[ManifestEntry] = []
     for text in inputs:
         if text.endswith(MANIFEST_SUFFIXES):
@@ -44,7 +44,7 @@ def list_entries(inputs: Iterable[str]) -> list[ManifestEntry]:
 
 
 def labelled_entries(manifest: str) -> Iterator[tuple[ManifestEntry, dict[str, Any]]]:
-    """The lines of a manifest, with all the fields that they have."""
+    """Yield the lines of a manifest, each with all of its fields."""
     file = resolve_path(manifest)
     count = 0
     for number, value in parse_rows(file, "MANIFEST"):
@@ -58,7 +58,7 @@ def labelled_entries(manifest: str) -> Iterator[tuple[ManifestEntry, dict[str, A
 
 
 def measure(entry: ManifestEntry) -> Seconds:
-    """How long an entry is, as its line says or else its file's header; an AudioError if neither can tell."""
+    """Return the length of an entry, from its line or else from the file's header; raise AudioError without either."""
     if entry.duration is not None:
         return entry.duration
     try:
@@ -69,7 +69,7 @@ def measure(entry: ManifestEntry) -> Seconds:
 
 
 def shared_folder(entries: Sequence[ManifestEntry]) -> str:
-    """The innermost folder that holds all files."""
+    """Return the innermost folder that contains all files."""
     try:
         return os.path.commonpath({os.path.dirname(_absolute(entry)) for entry in entries})  # noqa: PTH120
     except ValueError:  # several drives of Windows
@@ -77,9 +77,9 @@ def shared_folder(entries: Sequence[ManifestEntry]) -> str:
 
 
 def unique_names(entries: Sequence[ManifestEntry], folder: str) -> list[str]:
-    """A relative path for each entry, as its file lies below the folder; only equal parts share a name.
+    """Return a name for each entry, its path relative to the folder; only equal parts of a file share a name.
 
-    `a/x.wav` keeps its suffix, since `a/x.flac` may exist too; a part of it is `a/x.wav@<offset>+<duration>`.
+    `a/x.wav` keeps its suffix because `a/x.flac` may exist too; a part of it is `a/x.wav@<offset>+<duration>`.
     """
     taken: dict[str, Any] = {}
     return [_name(entry, folder, taken) for entry in entries]
@@ -103,9 +103,9 @@ def _absolute(entry: ManifestEntry) -> str:
 
 
 def batches_by_duration(durations: Sequence[Seconds], batch_seconds: Seconds) -> list[list[int]]:
-    """Indices from long to short, in batches of at most so many seconds, padding included.
+    """Return batches of indices, from long to short, of at most so many seconds including padding.
 
-    Long ones first: if the memory does not suffice, that is known at once. One that is longer goes by itself.
+    The longest come first, so that a lack of memory shows at once. A longer utterance is a batch of its own.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(durations)), key=lambda index: -durations[index]):
@@ -117,7 +117,7 @@ def batches_by_duration(durations: Sequence[Seconds], batch_seconds: Seconds) ->
 
 
 def read(entry: ManifestEntry, sample_rate: int, channel_selector: ChannelSelector = None) -> Tensor:
-    """The samples of an entry; an AudioError says which line of which manifest named what cannot be read."""
+    """Read the samples of an entry; an AudioError names the line of the manifest."""
     try:
         samples, _ = read_entry(entry, target_sr=sample_rate, channel_selector=channel_selector)
     except AudioError as error:

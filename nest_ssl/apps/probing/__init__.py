@@ -1,4 +1,4 @@
-"""Did it learn? A linear probe on frozen features, against random weights and log-mel means."""
+"""Measure what an encoder learned: a linear probe on its frozen features, against random weights and log-mel."""
 
 from nest_ssl.apps.probing.probe import ProbeRequest, probe
 from nest_ssl.apps.probing.report import Report

@@ -1,4 +1,4 @@
-"""The probe itself: multinomial logistic regression on standardised vectors; all choices are made on its own side."""
+"""The probe: multinomial logistic regression on standardised vectors; layer and penalty are chosen on training data."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 
 from nest_ssl.apps.probing.examples import Example, split
 
-HELD_OUT = 4  # one in so many utterances of the side that is learnt from, to choose by
-_PENALTIES = (0.01, 0.1, 1.0)  # scikit-learn's C: the larger, the freer
+HELD_OUT = 4  # one in so many training utterances, to choose layer and penalty
+_PENALTIES = (0.01, 0.1, 1.0)  # scikit-learn's C: larger means less regularisation
 _FIRST_PENALTY = 0.1
 _MOST_STEPS = 300
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was right (N) on the side that was never looked at, and the choices made before."""
+    """Which test answers are correct (N), and the layer and penalty chosen before."""
 
     correct: np.ndarray
     layer: int
@@ -29,9 +29,9 @@ class Fitted:
 def fit_and_try(
     vectors: np.ndarray, tried: np.ndarray, examples: Sequence[Example], answers: Sequence[str], seed: int
 ) -> Fitted:
-    """Fit on vectors (N, layers, D) of `examples` and answer for those in `tried` (M, layers, D).
+    """Fit on the vectors (N, layers, D) of `examples`, and test on the vectors in `tried` (M, layers, D).
 
-    Layer, then penalty: whatever answers best for a held-out part of the examples; the lower one where equal.
+    First the layer, then the penalty is chosen by accuracy on a held-out part of the examples; of equals, the lower.
     """
     labels = np.array([example.label for example in examples])
     learnt, held_out = split(examples, HELD_OUT, seed)
@@ -53,6 +53,6 @@ def _fitted(vectors: np.ndarray, labels: np.ndarray, penalty: float) -> Any:
     from sklearn.preprocessing import StandardScaler
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of the weights decide nothing here
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last digits of the weights do not matter here
         model = make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=_MOST_STEPS))
         return model.fit(vectors, labels)

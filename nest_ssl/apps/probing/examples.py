@@ -1,4 +1,4 @@
-"""Labelled utterances: what a probe is fitted on and tried on."""
+"""Labelled utterances for training and testing a probe."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nest_ssl.apps.features.utterances import labelled_entries
 from nest_ssl.data.manifest import ManifestEntry
 from nest_ssl.errors import ManifestError, nearest
 
-FEWEST = 5  # utterances of a label: one to try, one to choose the layer by, the others to learn from
+FEWEST = 5  # utterances of a label: one to test, one to choose the layer, the others to train
 
 
 @dataclass(frozen=True)
 class Example:
-    """An utterance, what it is an example of, and what must not be on both sides of the split, such as its speaker."""
+    """An utterance, its label, and its group, such as its speaker: a group is never on both sides of a split."""
 
     entry: ManifestEntry
     label: str
@@ -26,7 +26,7 @@ class Example:
 
 
 def load_examples(manifest: str, label: str, group_by: str | None) -> list[Example]:
-    """The lines of a manifest; without `group_by`, those of one audio file are a group."""
+    """Read the lines of a manifest; without `group_by`, the lines of one audio file are a group."""
     examples = []
     for entry, fields in labelled_entries(manifest):
         for field in (label, group_by):
@@ -39,19 +39,18 @@ def load_examples(manifest: str, label: str, group_by: str | None) -> list[Examp
 
 
 def sampled(examples: list[Example], limit: int, seed: int) -> list[Example]:
-    """At most so many, by chance."""
+    """Return at most so many examples, drawn at random."""
     return examples if len(examples) <= limit else random.Random(seed).sample(examples, limit)
 
 
 def frequent(examples: Sequence[Example]) -> list[Example]:
-    """Those of the labels that have enough utterances."""
+    """Return the examples whose label has enough utterances."""
     counts = Counter(example.label for example in examples)
     return [example for example in examples if counts[example.label] >= FEWEST]
 
 
 def folds(examples: Sequence[Example], count: int, seed: int) -> Iterator[tuple[list[int], list[int]]]:
-    """Divisions into two parts by indices, the second about one in `count` and each time another: labels as in the
-    whole, no group in both."""
+    """Yield `count` divisions into training and test indices: every group is tested once, labels as in the whole."""
     from sklearn.model_selection import StratifiedGroupKFold
 
     groups, labels = [example.group for example in examples], [example.label for example in examples]
@@ -71,5 +70,5 @@ def folds(examples: Sequence[Example], count: int, seed: int) -> Iterator[tuple[
 
 
 def split(examples: Sequence[Example], share: int, seed: int) -> tuple[list[int], list[int]]:
-    """The first of the divisions."""
+    """Return the first of these divisions."""
     return next(folds(examples, share, seed))

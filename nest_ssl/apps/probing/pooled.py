@@ -1,4 +1,4 @@
-"""Utterances as single vectors: mean and deviation over time, of each layer or of the log-mel features."""
+"""Pool utterances to single vectors: mean and deviation over time, of each layer or of log-mel features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Tick = Callable[[Seconds], None]
 
 
 def pooled_layers(encoder: Encoder, waveforms: Sequence[Tensor], tick: Tick) -> np.ndarray:
-    """Waveforms to (N, layers, 2 * D)."""
+    """Encode waveforms and pool each layer: (N, layers, 2 * D)."""
     layers = _layers(encoder)
     seconds = [len(waveform) / encoder.sample_rate for waveform in waveforms]
     vectors: dict[int, np.ndarray] = {}
@@ -31,7 +31,7 @@ def pooled_layers(encoder: Encoder, waveforms: Sequence[Tensor], tick: Tick) -> 
 
 
 def pooled_log_mel(encoder: Encoder, waveforms: Sequence[Tensor]) -> np.ndarray:
-    """Waveforms to (N, 1, 2 * D): the model's own features, but not normalised, which would leave no mean."""
+    """Pool the model's log-mel features: (N, 1, 2 * D). They are not normalised, because that removes the mean."""
     preprocessor = copy.deepcopy(encoder.model.preprocessor).cpu()
     preprocessor.normalize = None
     vectors = []
@@ -47,6 +47,6 @@ def _pooled(frames: Tensor) -> Tensor:
 
 
 def _layers(encoder: Encoder) -> list[int]:
-    """All layers, or the last alone where they differ in size."""
+    """Return all layers, or only the last if they differ in size."""
     uneven = encoder.encoder.reduction_position is not None or encoder.encoder.out_proj is not None
     return [encoder.last_layer] if uneven else list(range(encoder.last_layer + 1))

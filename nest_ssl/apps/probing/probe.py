@@ -1,4 +1,4 @@
-"""From a model file and a labelled manifest to an answer."""
+"""Probe a model with a labelled manifest, and compare it with features that need no training."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.manifest import Seconds
 from nest_ssl.errors import AudioError, ManifestError, NestError
 
-_FOLDS = 5  # each tries a fifth of the utterances by what the others teach
-Progress = Callable[[Seconds, Seconds, str], None]  # done, of so many, what to say
+_FOLDS = 5  # of the cross-validation
+Progress = Callable[[Seconds, Seconds, str], None]  # seconds done, seconds in all, text to show
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """Which model, asked for what."""
+    """The options of `nest-ssl probe`."""
 
     model: Path
     manifest: str
@@ -43,7 +43,7 @@ class ProbeRequest:
 
 
 def probe(request: ProbeRequest, progress: Progress) -> Report:
-    """How well the model's features tell the label, beside what needs no training."""
+    """Measure how well the model's features predict the label, compared with features that need no training."""
     _check_library()
     examples, test, left_out = _examples(request)
     encoder = _encoder(request)
@@ -51,7 +51,7 @@ def probe(request: ProbeRequest, progress: Progress) -> Report:
     examples, test = audio.read(examples), audio.read(test)
     trials = _trials(examples, test, request.seed)
     everything = [*examples, *test]
-    for trial in trials:  # what cannot be divided is known before all of it is encoded
+    for trial in trials:  # fails before anything is encoded, if the examples cannot be divided
         split([everything[index] for index in trial.learnt], HELD_OUT, request.seed)
     tick = _ticker(progress, audio.seconds * (1 + request.random_seeds))
 
@@ -96,7 +96,7 @@ def _check_library() -> None:
 
 
 def _examples(request: ProbeRequest) -> tuple[list[Example], list[Example], int]:
-    """What to learn from, what to try if that is something else, and how many utterances have too rare a label."""
+    """Return the training examples, the test examples if given, and how many utterances have too rare a label."""
 
     def load(manifest: str) -> list[Example]:
         return sampled(load_examples(manifest, request.label, request.group_by), request.limit, request.seed)
@@ -111,14 +111,14 @@ def _examples(request: ProbeRequest) -> tuple[list[Example], list[Example], int]
 
 @dataclass(frozen=True)
 class _Trial:
-    """Which utterances to learn from and which to try, by their numbers."""
+    """The indices of the training and the test utterances."""
 
     learnt: list[int]
     tried: list[int]
 
 
 def _trials(examples: Sequence[Example], test: Sequence[Example], seed: int) -> list[_Trial]:
-    """One on the utterances to try; without them, every utterance is tried once, by what other groups teach."""
+    """Return one trial on the test examples or, without them, the trials of a cross-validation."""
     everything = [*examples, *test]
     if test:
         divided = [(list(range(len(examples))), list(range(len(examples), len(everything))))]
@@ -129,13 +129,13 @@ def _trials(examples: Sequence[Example], test: Sequence[Example], seed: int) -> 
         labels = {everything[index].label for index in learnt}
         trials.append(_Trial(learnt, [index for index in tried if everything[index].label in labels]))
     if not any(trial.tried for trial in trials):
-        raise ManifestError("there is nothing to try with the labels that were learnt")
+        raise ManifestError("no test utterance has one of the labels of the training utterances")
     return trials
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What was right in all trials, one after the other, and the layer that most of them chose."""
+    """Which answers of all trials are correct, and the layer that most trials chose."""
 
     correct: np.ndarray
     layer: int
@@ -158,7 +158,7 @@ def _try_all(trials: Sequence[_Trial], vectors: np.ndarray, examples: Sequence[E
 
 
 def _most_common(trials: Sequence[_Trial], examples: Sequence[Example]) -> np.ndarray:
-    """Whether the label that is the most common to learn from is right."""
+    """Return which test utterances have the most common label of the training utterances."""
     answers = []
     for trial in trials:
         guess = Counter(examples[index].label for index in trial.learnt).most_common(1)[0][0]
@@ -173,7 +173,7 @@ def _encoder(request: ProbeRequest) -> Encoder:
 
 
 class _Audio:
-    """The waveforms of examples, in the order in which they were read."""
+    """The waveforms of examples, in the order of reading."""
 
     def __init__(self, encoder: Encoder, channel_selector: ChannelSelector) -> None:
         self.encoder = encoder
@@ -182,7 +182,7 @@ class _Audio:
         self.skipped: list[str] = []
 
     def read(self, examples: Sequence[Example]) -> list[Example]:
-        """Those whose audio can be used."""
+        """Read the audio of examples, and return those whose audio is usable."""
         usable = []
         for example in examples:
             try:
@@ -194,7 +194,7 @@ class _Audio:
             self.waveforms.append(waveform)
             usable.append(example)
         if examples and not usable:
-            raise AudioError(f"{self.skipped[-1]}; neither could any other audio be used")
+            raise AudioError(f"{self.skipped[-1]}; nor is any other audio usable")
         return usable
 
     @property
@@ -203,7 +203,7 @@ class _Audio:
 
 
 def _ticker(progress: Progress, total: Seconds) -> Callable[[str], Tick]:
-    """One count for all passes over the audio."""
+    """Return a function that counts the seconds of all passes over the audio together."""
     done = 0.0
 
     def named(what: str) -> Tick:

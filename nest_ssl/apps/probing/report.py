@@ -1,4 +1,4 @@
-"""What a probe found: figures, and the plain answer."""
+"""The result of a probe: figures and a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nest_ssl.apps.probing.statistics import Estimate
 
 @dataclass(frozen=True)
 class Contender:
-    """One kind of features and how well a probe on them answers; `layer` where there was one to choose."""
+    """One kind of features, the accuracy of a probe on them, and the layer that was chosen, if there were several."""
 
     name: str
     accuracy: Estimate
@@ -20,9 +20,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class Report:
-    """The model first, then what it has to beat; `gains` are the differences to the latter, on the same utterances.
+    """The model first, then its baselines; `gains` are the model's differences to them, on the same utterances.
 
-    With several folds the utterances to try are those to learn from, in turns.
+    With several folds (cross-validation), the test utterances are the training utterances in turns.
     """
 
     label: str
@@ -32,12 +32,12 @@ class Report:
     folds: int
     contenders: list[Contender]
     gains: dict[str, Estimate]
-    left_out: int = 0  # utterances of labels that are too rare to be learnt
+    left_out: int = 0  # utterances whose label is too rare
     skipped: list[str] = field(default_factory=list)  # audio that could not be read
 
     @property
     def unbeaten(self) -> list[str]:
-        """What the model is not clearly better than."""
+        """The baselines that the model does not clearly beat."""
         return [name for name, gain in self.gains.items() if not gain.low > 0]  # nor if it is NaN
 
     @property
@@ -54,12 +54,12 @@ class Report:
         return {**asdict(self), "learned": self.learned, "verdict": self.verdict}
 
     def lines(self) -> Iterator[str]:
-        """For people."""
+        """Yield the lines of the printed report."""
         left_out = f"; {self.left_out} of rare labels left out" if self.left_out else ""
         if self.folds > 1:
-            tried = f"{self.test} utterances, each tried by what other groups teach"
+            tried = f"{self.test} utterances, {self.folds}-fold cross-validation by group"
         else:
-            tried = f"{self.train} utterances to learn from, {self.test} to try"
+            tried = f"{self.train} training and {self.test} test utterances"
         yield f"{self.label}: {self.labels} labels, {tried}{left_out}"
         width = max(len(contender.name) for contender in self.contenders)
         yield f"  {'':<{width}}  accuracy  95 % interval     layer"
@@ -70,5 +70,5 @@ class Report:
             yield f"  {contender.name:<{width}}  {share.value:8.1%}  {interval}  {layer:>5}"
         for name, gain in self.gains.items():
             interval = f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}"
-            yield f"  against {name}: {100 * gain.value:+.1f} points ({interval})"
+            yield f"  compared with {name}: {100 * gain.value:+.1f} points ({interval})"
         yield self.verdict

@@ -1,4 +1,4 @@
-"""How sure an accuracy is, and a difference of two that were measured on the same utterances."""
+"""Confidence intervals of an accuracy, and of the difference of two on the same utterances."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DRAWS = 5000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A share or a difference of shares, with its interval of 95 % confidence."""
+    """An accuracy or a difference of accuracies, with its 95 % confidence interval."""
 
     value: float
     low: float
@@ -23,7 +23,7 @@ class Estimate:
 
 
 def accuracy(correct: np.ndarray) -> Estimate:
-    """The share of correct answers (N), or its mean over several seeds (seeds, N), with Wilson's interval."""
+    """Return the share of correct answers (N), or its mean over seeds (seeds, N), with Wilson's interval."""
     share, count = float(correct.mean()), correct.shape[-1]
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
@@ -34,9 +34,9 @@ def accuracy(correct: np.ndarray) -> Estimate:
 def difference(
     first: np.ndarray, second: np.ndarray, groups: Sequence[str], seed: int = 0, draws: int = DRAWS
 ) -> Estimate:
-    """How much more often the first (N) is correct than the second (N), or than the mean of several seeds (seeds, N).
+    """Return how much more often the first (N) is correct than the second (N), or than its mean over seeds (seeds, N).
 
-    By bootstrap over groups of utterances and over the seeds: one seed may be lucky.
+    The interval is a bootstrap over groups of utterances and over seeds, because a single seed may be lucky.
     """
     gain = first.astype(float) - np.atleast_2d(second)  # (seeds, N)
     _, group = np.unique(np.asarray(groups), return_inverse=True)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.export.check import Check, Trial, difference, lengths_to_try
+from nest_ssl.apps.export.check import Check, ComparedBatch, difference, lengths_to_try
 from nest_ssl.apps.export.interface import Interface
 from nest_ssl.apps.export.network import Kind
 from tests.apps.export.saved_models import small_model
@@ -38,12 +38,12 @@ def test_other_shapes_other_lengths_and_nan_are_not_tolerated() -> None:
     encoded, lengths = encoding()
     wrong = [(encoded[..., :5], lengths), (encoded, lengths - 1), (encoded * float("nan"), lengths)]
     for pair in wrong:
-        trial = Trial((6, 3), difference(pair, (encoded, lengths)))
-        assert not Check((Trial((6, 3), 0.0), trial), tolerance=1e9).passed
+        trial = ComparedBatch((6, 3), difference(pair, (encoded, lengths)))
+        assert not Check((ComparedBatch((6, 3), 0.0), trial), tolerance=1e9).passed
 
 
 def test_an_infinite_difference_is_null_in_json() -> None:
-    told = Check((Trial((6,), 0.5), Trial((3,), float("inf"))), tolerance=1e-3).as_dict()
+    told = Check((ComparedBatch((6,), 0.5), ComparedBatch((3,), float("inf"))), tolerance=1e-3).as_dict()
     assert told["largest_difference"] is None
     assert [trial["difference"] for trial in json.loads(json.dumps(told, allow_nan=False))["trials"]] == [0.5, None]
 

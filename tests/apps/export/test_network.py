@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from nest_ssl.apps.export.check import difference
-from nest_ssl.apps.export.eager import encode_eagerly
-from nest_ssl.apps.export.interface import Interface
+from nest_ssl.apps.export.interface import Interface, encode_eagerly
 from nest_ssl.apps.export.network import Kind, exportable
 from nest_ssl.errors import NestError
 from tests.apps.export.saved_models import small_model

@@ -67,7 +67,7 @@ def test_inputs_may_grow(request_: ExtractionRequest) -> None:
 @pytest.mark.parametrize("change", [{"layers": "0"}, {"pool": "mean"}, {"dtype": "float16"}, {"numerics": "fast"}])
 def test_other_settings_are_noticed(request_: ExtractionRequest, change: dict[str, Any]) -> None:
     run(request_)
-    with pytest.raises(NestError, match=f"made otherwise: {next(iter(change))} was "):
+    with pytest.raises(NestError, match=f"made with other settings: {next(iter(change))} was "):
         run(replace(request_, **change))
 
 
