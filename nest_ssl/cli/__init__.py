@@ -1,4 +1,4 @@
-"""`nest-ssl`: everything one does with the project, from one command. Heavy imports wait until a command needs them."""
+"""The program `nest-ssl`. Its commands import heavy libraries only when they run."""
 
 from nest_ssl.cli.app import main
 

@@ -1,4 +1,4 @@
-"""The commands of `nest-ssl`: arguments in, one call, an exit code out."""
+"""The commands of `nest-ssl`: each reads its arguments, makes one call, and ends with an exit code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nest_ssl.printable import say, say_lines
 
 app = typer.Typer(
     name="nest-ssl",
-    help="NEST speech encoders, pre-trained without NeMo and with NeMo's numbers.",
+    help="Pre-train NEST speech encoders without NeMo, with exactly NeMo's numbers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -62,7 +62,7 @@ def train(context: typer.Context) -> None:
 
     folder, program = preset_folder(), "nest-ssl train"
     if not {"-h", "--help"}.isdisjoint(context.args):
-        parse_command_line(context.args, folder, program)  # shows the help and leaves, with nothing heavy loaded
+        parse_command_line(context.args, folder, program)  # prints the help and exits before heavy imports
     try:
         from nest_ssl.training.run import main as run_training
 
@@ -79,18 +79,20 @@ def align(
     config_name: ConfigName = "nest_fast-conformer",
     steps: Annotated[int, typer.Option(min=1, help="optimiser steps to train")] = 2,
     save_steps: Annotated[
-        str | None, typer.Option(help="steps to record whole, as 0-4 or 0,10 (first and last)")
+        str | None, typer.Option(help="steps to record, such as 0-4 or 0,10 (default: the first and the last)")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of both runs")] = 42,
-    output: Annotated[Path, typer.Option(help="folder for recordings and report")] = Path("alignment"),
-    nemo_python: Annotated[Path | None, typer.Option(help="an interpreter with NeMo (found, or installed)")] = None,
-    replay: Annotated[bool, typer.Option(help="feed NeMo's batch, weights and mask to our model")] = False,
+    seed: Annotated[int, typer.Option(help="random seed of both runs")] = 42,
+    output: Annotated[Path, typer.Option(help="folder for the recordings and the report")] = Path("alignment"),
+    nemo_python: Annotated[
+        Path | None, typer.Option(help="Python interpreter with NeMo (default: found or installed)")
+    ] = None,
+    replay: Annotated[bool, typer.Option(help="give NeMo's batch, weights, mask and dropout to our model")] = False,
     atol: Annotated[float, typer.Option(min=0, help="absolute tolerance")] = 1e-5,
     rtol: Annotated[float, typer.Option(min=0, help="relative tolerance")] = 1e-5,
 ) -> None:
     """Train NeMo and nest_ssl side by side, compare every layer, and write a report.
 
-    Exit code: 0 aligned, 1 different, 2 failed.
+    Exit code: 0 everything agrees within the tolerances, 1 something differs, 2 failed.
 
     Example: nest-ssl align +size=small --steps 10 --save-steps 0-9
     """
@@ -126,9 +128,9 @@ def align(
 def convert(
     source: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
     target: Annotated[Path, typer.Argument(help=".nemo or .safetensors")],
-    as_json: Annotated[bool, typer.Option("--json", help="print what was written as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
 ) -> None:
-    """Rewrite a model in another format; configuration and weights stay the same.
+    """Convert a model to another format; configuration and weights stay the same.
 
     Example: nest-ssl convert model.nemo model.safetensors
     """
@@ -143,7 +145,7 @@ def convert(
 
         try:
             convert_file(source, target)
-        except SafetensorError as error:  # which is no OSError, whatever the disk said
+        except SafetensorError as error:  # also for errors of the disk
             raise NestError(f"{target}: cannot be written: {one_line(error)}") from error
         if as_json:
             print(json.dumps({"source": str(source), "target": str(target), "bytes": target.stat().st_size}, indent=2))
@@ -155,7 +157,7 @@ def convert(
 
 
 def _paragraphs(command: object) -> str:
-    """A docstring without its line breaks, which Typer would keep on terminals of any width."""
+    """Return a docstring without line breaks inside paragraphs; Typer would keep them at every terminal width."""
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(command) or "").split("\n\n"))
 
 
@@ -166,7 +168,7 @@ for registered in (*app.registered_commands, *data.app.registered_commands):
 
 
 def _nemo_python(given: Path | None) -> Path:
-    """The interpreter asked for, or one with NeMo that is there, or one that is made now."""
+    """Return the given interpreter, or else an existing one with NeMo, or else install one."""
     from nest_ssl.environments import NEWEST_NEMO, installed_nemo, nemo_python
     from nest_ssl.errors import NestError
 

@@ -1,4 +1,4 @@
-"""`nest-ssl bench`: the measurements of benchmarks/, which lies beside the package and is not installed with it."""
+"""The command `nest-ssl bench`: run benchmarks/, which is part of the source but not of the installed package."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ _TERMINATED = 143
 
 
 def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="a few minutes: fewer questions, fewer steps")] = False,
-    no_nemo: Annotated[bool, typer.Option("--no-nemo", help="measure nest_ssl alone")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="a few minutes: fewer measurements, fewer steps")] = False,
+    no_nemo: Annotated[bool, typer.Option("--no-nemo", help="measure nest_ssl only")] = False,
     only: Annotated[
-        str | None, typer.Option(metavar="NAME", help="one measurement, anew; the others keep their results")
+        str | None, typer.Option(metavar="NAME", help="repeat one measurement; the others keep their results")
     ] = None,
-    go_on: Annotated[bool, typer.Option("--continue", help="go on where the last run was stopped")] = False,
-    workers: Annotated[int, typer.Option(min=0, help="processes that load data")] = 0,
+    resume: Annotated[bool, typer.Option("--continue", help="continue a run that was stopped")] = False,
+    workers: Annotated[int, typer.Option(min=0, help="processes for data loading")] = 0,
     install_speech: Annotated[
-        bool, typer.Option("--install-speech", help="real speech from Debian packages, by apt")
+        bool, typer.Option("--install-speech", help="install real speech from Debian packages with apt")
     ] = False,
-    output: Annotated[Path | None, typer.Option(metavar="FILE", help="for the table (docs/benchmarks.md)")] = None,
-    folder: Annotated[Path | None, typer.Option(help="for audio and results (the cache folder)")] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="file for the table (default: docs/benchmarks.md)")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="folder for audio and results (default: the cache folder)")
+    ] = None,
 ) -> None:
-    """Measure NeMo and nest_ssl in turn on this machine, and write a table.
+    """Measure NeMo and nest_ssl on this machine, and write a table.
 
-    Exit code: 0 measured, 2 failed, 130 interrupted; --continue goes on from there.
+    Exit code: 0 measured, 2 failed, 130 interrupted (--continue resumes it).
 
     Example: nest-ssl bench --quick --no-nemo --output benchmarks.md
     """
     switches = {
         "--quick": quick,
         "--no-nemo": no_nemo,
-        "--continue": go_on,
+        "--continue": resume,
         "--install-speech": install_speech,
     }
     values = {"--only": only, "--workers": workers, "--output": output, "--folder": folder}
@@ -51,13 +55,13 @@ def bench(
 
         if not (_ROOT / "benchmarks" / "run.py").is_file():
             raise NestError(
-                "benchmarks/ comes with the source of nest_ssl, not with the package; in a clone: python start.py bench"
+                "benchmarks/ is part of the source of nest_ssl, not of the package; in a clone: python start.py bench"
             )
         sys.path.insert(0, str(_ROOT))
         from benchmarks.run import bench as measure
         from benchmarks.run import parse
 
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # by way of an exception: measuring ends too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # an exception, which also ends the measurement
         return measure(parse(arguments))
 
     exit_with(run)

@@ -1,4 +1,4 @@
-"""Options that several commands take, and what their values mean."""
+"""Options of several commands, and how to read their values."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ import typer
 if TYPE_CHECKING:
     from nest_ssl.config.command_line import CommandLine
 
-# As train has them, with Hydra's short names.
+# The same as those of train, with Hydra's short names.
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="change the configuration")]
 ConfigPath = Annotated[
-    Path | None, typer.Option("--config-path", "-cp", help="folder of configurations; ours by default")
+    Path | None, typer.Option("--config-path", "-cp", help="folder of configurations (default: the project's)")
 ]
 ConfigName = Annotated[str, typer.Option("--config-name", "-cn", help="file in that folder")]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...; by default a GPU if there is one")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ... (default: a GPU if there is one)")]
+Workers = Annotated[int | None, typer.Option(min=1, help="processes (default: one per processor)")]
+Channel = Annotated[
+    str | None,
+    typer.Option("--channel-selector", metavar="CHANNEL", help="of files with several channels: a number, or average"),
+]
 
 
 def command_line(config_path: Path | None, config_name: str, overrides: list[str] | None) -> CommandLine:
-    """What these options say, by the parser of train: the same names and folders mean the same everywhere."""
+    """Read these options with the parser of train, so that they mean the same in every command."""
     from nest_ssl.config.command_line import parse_command_line
     from nest_ssl.config.presets import preset_folder
 
@@ -29,25 +34,25 @@ def command_line(config_path: Path | None, config_name: str, overrides: list[str
 
 
 def channel(value: str | None) -> int | str | None:
-    """What `--channel-selector` says, as configurations say it."""
+    """Return the value of `--channel-selector` as configurations have it."""
     from nest_ssl.errors import NestError
 
     if value is None or value == "average":
         return value
     if not value.isdecimal():
-        raise NestError(f"--channel-selector: is {value!r}; expected a channel number from 0 on, or average")
+        raise NestError(f"--channel-selector: is {value!r}; expected a channel number from 0, or average")
     return int(value)
 
 
 def usable_device(value: str | None) -> str | None:
-    """What `--device` says, if this machine has it."""
+    """Return the value of `--device`, if this machine has that device."""
     import torch
 
     from nest_ssl.errors import NestError
 
     there = ["cpu"]
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if accelerator is not None and accelerator.type != "mps":  # the codebooks are float64, which Apple's GPU has not
+    if accelerator is not None and accelerator.type != "mps":  # Apple's GPU has no float64, the type of the codebooks
         numbered = (f"{accelerator.type}:{number}" for number in range(torch.accelerator.device_count()))
         there += [accelerator.type, *numbered]
     if value is not None and value not in there:

@@ -7,18 +7,19 @@ from typing import Annotated
 
 import typer
 
+from nest_ssl.cli.common_options import Channel, Workers
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.manifest import manifest as make_manifest
 from nest_ssl.cli.manifest import split
 from nest_ssl.cli.stats import stats
 from nest_ssl.printable import say
 
-app = typer.Typer(help="Look after manifests and audio.", no_args_is_help=True)
+app = typer.Typer(help="Make and check manifests and audio.", no_args_is_help=True)
 
 
 @app.callback()
 def root() -> None:
-    """Look after manifests and audio."""
+    """Make and check manifests and audio."""
 
 
 @app.command()
@@ -27,39 +28,42 @@ def check(
     noise: Annotated[list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest; may be repeated")] = None,
     write_clean: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="for NAME.clean.json of each, its lines without problems; of one, a file"),
+        typer.Option(
+            metavar="FOLDER", help="write lines without problems to NAME.clean.json here; for one manifest, a file"
+        ),
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="for every problem, as JSON lines")] = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write every problem to this file, as JSON lines")
+    ] = None,
     sample_rate: Annotated[
-        int | None, typer.Option(min=1, metavar="HZ", help="any other rate is a problem; by default none is")
+        int | None, typer.Option(min=1, metavar="HZ", help="report other rates as a problem (default: no)")
     ] = None,
     min_bandwidth: Annotated[
         float | None,
-        typer.Option(min=0, metavar="HZ", help="sound that ends below is a problem; by default it is only told"),
+        typer.Option(min=0, metavar="HZ", help="report a lower bandwidth as a problem (default: only mention it)"),
     ] = None,
-    channel_selector: Annotated[
-        str | None, typer.Option(metavar="CHANNEL", help="as in the configuration: a number, or average")
-    ] = None,
+    channel_selector: Channel = None,
     tolerance: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="how far a length may be from its duration")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="allowed difference between a file's length and its duration"),
     ] = 0.1,
     ignore: Annotated[
-        list[str] | None, typer.Option(metavar="KIND", help="of problem to leave out; may be repeated")
+        list[str] | None, typer.Option(metavar="KIND", help="kind of problem to ignore; may be repeated")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="headers only: misses damage, silence and NaN")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="read headers only; misses damage, silence and NaN")] = False,
+    workers: Workers = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Read all audio of manifests and tell what is wrong with it, before training does.
+    """Read all audio of manifests, and report everything that is wrong with it.
 
-    Lines that are no entries, the same as another, or of the same audio as one of an earlier manifest: bad_line,
-    duplicate, overlap. Give the training manifest first: the validation set must not share audio with it.
+    Problems of lines: bad_line (no valid entry), duplicate, overlap (the same audio as in an earlier manifest). Give
+    the training manifest first: the validation set must not share audio with it.
 
     Audio that training skips: unreadable, empty, not_finite, channels.
 
-    Audio that it uses though it is suspicious: silent, shorter, longer (than its line says).
+    Suspicious audio that training uses: silent, shorter or longer than its line says.
 
-    Only with --sample-rate: sample_rate. Only with --min-bandwidth: narrow_band, by the spectrum of its loud parts.
+    With --sample-rate: sample_rate. With --min-bandwidth: narrow_band, from the spectrum of the loud parts.
 
     Exit code: 0 no problems, 1 problems, 2 failed.
 
@@ -73,8 +77,8 @@ def check(
         from nest_ssl.apps.datatools.check import check_manifests
         from nest_ssl.apps.datatools.check_lines import Rules
         from nest_ssl.apps.datatools.clean_manifests import clean_paths
-        from nest_ssl.cli.check_output import found_so_far, summary
         from nest_ssl.cli.common_options import channel
+        from nest_ssl.cli.data_output import check_lines, found_so_far
         from nest_ssl.cli.terminal import Bar, show
 
         clean = [] if write_clean is None else clean_paths(manifests, write_clean)
@@ -99,7 +103,7 @@ def check(
         if as_json:
             print(json.dumps(findings.as_dict(), indent=2))
         else:
-            show(summary(findings, clean, report))
+            show(check_lines(findings, clean, report))
         return int(bool(findings.kinds))
 
     exit_with(run)
@@ -114,32 +118,32 @@ app.command()(stats)
 def tar(
     manifest: Annotated[Path, typer.Argument(help="JSON-lines manifest of audio files")],
     output: Annotated[Path, typer.Option(help="folder for tar files and manifests")],
-    shards: Annotated[int, typer.Option(min=1, help="tar files to make, in each bucket")],
-    shuffle: Annotated[bool, typer.Option("--shuffle", help="put utterances in random order first")] = False,
-    seed: Annotated[int, typer.Option(help="of that order")] = 0,
+    shards: Annotated[int, typer.Option(min=1, help="number of tar files, in each bucket")],
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="put the utterances in random order first")] = False,
+    seed: Annotated[int, typer.Option(help="seed of that order")] = 0,
     sort_in_shards: Annotated[
-        bool, typer.Option("--sort-in-shards", help="by duration: less padding, less random batches")
+        bool, typer.Option("--sort-in-shards", help="sort each tar file by duration: less padding, less random batches")
     ] = False,
-    buckets: Annotated[int, typer.Option(min=1, help="sets to make, by duration")] = 1,
-    min_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is shorter")] = None,
-    max_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out what is longer")] = None,
+    buckets: Annotated[int, typer.Option(min=1, help="number of sets, by duration")] = 1,
+    min_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out shorter utterances")] = None,
+    max_duration: Annotated[float | None, typer.Option(min=0, help="seconds; leave out longer utterances")] = None,
     val: Annotated[
-        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command to train with")
+        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the printed training command")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print what was made as JSON")] = False,
+    workers: Workers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
 ) -> None:
-    """Put a manifest's audio into tar files, which shared and spinning disks read quicker than many small files.
+    """Put a manifest's audio into tar files, which network and spinning disks read faster than many small files.
 
-    The layout is NeMo's, which trains on it too. Shards that are there already and whole are kept, so that a run which
-    was stopped goes on.
+    The layout is NeMo's, so NeMo can train on it too. Complete tar files are kept: the same command continues a run
+    that was stopped.
 
     Example: nest-ssl data tar train.json --output train_tarred --shards 64 --shuffle --val val.json
     """
 
     def run() -> int:
         from nest_ssl.apps.datatools.tar_plan import TarOptions
-        from nest_ssl.cli.tar_output import tar_command
+        from nest_ssl.cli.data_output import tar_command
 
         options = TarOptions(
             num_shards=shards,
@@ -157,14 +161,14 @@ def tar(
 
 @app.command("make-dummy")
 def make_dummy(
-    output: Annotated[Path, typer.Option(help="folder")] = Path("data/dummy_ssl"),
-    train: Annotated[int, typer.Option(min=1, help="utterances to train on")] = 160,
-    val: Annotated[int, typer.Option(min=1, help="utterances to validate on")] = 24,
-    noise: Annotated[int, typer.Option(min=1, help="noise files")] = 8,
-    seed: Annotated[int, typer.Option(min=0, help="another seed, another corpus")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="make it anew even if it is complete")] = False,
+    output: Annotated[Path, typer.Option(help="folder to write to")] = Path("data/dummy_ssl"),
+    train: Annotated[int, typer.Option(min=1, help="number of training utterances")] = 160,
+    val: Annotated[int, typer.Option(min=1, help="number of validation utterances")] = 24,
+    noise: Annotated[int, typer.Option(min=1, help="number of noise files")] = 8,
+    seed: Annotated[int, typer.Option(min=0, help="another seed gives another corpus")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="make it again even if it is complete")] = False,
 ) -> None:
-    """Make speech-like audio, noise and manifests, to try every command on.
+    """Make speech-like audio, noise and manifests for trying every command.
 
     Example: nest-ssl data make-dummy --output my_data --train 500
     """

@@ -14,16 +14,17 @@ def doctor(
     overrides: Overrides = None,
     config_path: ConfigPath = None,
     config_name: ConfigName = "nest_fast-conformer",
-    trial: Annotated[bool, typer.Option(help="measure steps and loading, for the recommendations")] = True,
-    minutes: Annotated[float, typer.Option(min=0.1, help="that the trial may take")] = 2.0,
+    trial: Annotated[bool, typer.Option(help="measure training steps and data loading")] = True,
+    minutes: Annotated[float, typer.Option(min=0.1, help="time for the trial")] = 2.0,
     buckets: Annotated[
-        str | None, typer.Option(metavar="SECONDS", help="lengths of clips to try, as 5,10,20; else those of the data")
+        str | None,
+        typer.Option(metavar="SECONDS", help="lengths of clips to try, such as 5,10,20 (default: those of the data)"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
-    """Look at this machine and a configuration, measure, and recommend batch, workers and precision.
+    """Check this machine and a configuration, measure, and recommend batch size, workers and precision.
 
-    Writes nothing but a temporary file where the run would write, to see how fast that is.
+    It writes only a temporary file into the folder of the run, to measure the disk.
 
     Exit code: 0 training can start, 1 something would stop it, 2 failed.
 

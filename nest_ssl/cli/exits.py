@@ -1,6 +1,6 @@
-"""How every command ends: with its exit code, and with one line on standard error if the input is at fault.
+"""End every command with its exit code, and with one line on standard error if the input is wrong.
 
-1 is a result of several commands (problems found, a difference), so that whatever fails is 2.
+1 is a result of several commands (problems found, a difference), so every failure is 2.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import typer
 from nest_ssl.exit_codes import FAILED, INTERRUPTED
 from nest_ssl.printable import say
 
-_CUT_OFF = 141  # what shells report for a program whose reader went away, such as head
+_CUT_OFF = 141  # as shells report a program whose output is no longer read, for example by head
 
 
 def exit_with(run: Callable[[], int]) -> None:
-    """Leave with the command's code; an error that nobody foresaw is a bug and keeps its traceback."""
+    """Exit with the command's code; an unexpected error is a bug and keeps its traceback."""
     from nest_ssl.errors import NestError
 
     try:
@@ -33,7 +33,7 @@ def exit_with(run: Callable[[], int]) -> None:
     except BrokenPipeError:
         code = _CUT_OFF
     except OSError as error:
-        code = _fail(_told(error))
+        code = _fail(_message(error))
     except Exception:
         traceback.print_exc()
         code = FAILED
@@ -46,7 +46,7 @@ def _fail(message: str) -> int:
     return FAILED
 
 
-def _told(error: OSError) -> str:
+def _message(error: OSError) -> str:
     from nest_ssl.errors import one_line
 
     reason = one_line(error.strerror or error)
@@ -54,7 +54,7 @@ def _told(error: OSError) -> str:
 
 
 def _flush() -> None:
-    """Write what was printed while it can still be told that this failed."""
+    """Write all output now, so that a failure can still be reported."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -62,9 +62,9 @@ def _flush() -> None:
 
 
 def _drop_unwritten() -> None:
-    """What standard output does not take: Python would try again at the end, complain, and leave with 120."""
+    """Drop output that cannot be written: Python would try again at its end, complain, and exit with 120."""
     try:
         sys.stdout.flush()
     except OSError:
-        with contextlib.suppress(OSError):  # where it is no file
+        with contextlib.suppress(OSError):  # standard output may be no file
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

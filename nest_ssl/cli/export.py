@@ -1,4 +1,4 @@
-"""`nest-ssl export`: a trained encoder for other programs."""
+"""The command `nest-ssl export`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.cli.terminal import LINE_SECONDS
 from nest_ssl.printable import printable, say, say_lines
 
 if TYPE_CHECKING:
     from nest_ssl.apps.export import Exported
 
-_LINE_SECONDS = 15.0  # between lines, where there is no terminal
-
 
 class Input(str, Enum):
-    """What the exported encoder takes."""
+    """The input of the exported encoder."""
 
     audio = "audio"
     features = "features"
@@ -31,24 +30,25 @@ class Input(str, Enum):
 def export(
     model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
     output: Annotated[Path, typer.Argument(help=".onnx, .pt2 (torch.export) or .safetensors")],
-    input_kind: Annotated[
-        Input | None, typer.Option("--input", help="waveforms (the default), or log-mel features")
-    ] = None,
+    input_kind: Annotated[Input | None, typer.Option("--input", help="waveforms (default) or log-mel features")] = None,
     license_name: Annotated[
-        str | None, typer.Option("--license", metavar="NAME", help="for the model card, such as cc-by-4.0")
+        str | None, typer.Option("--license", metavar="NAME", help="license for the model card, such as cc-by-4.0")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="replace a README.md that somebody else wrote")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace a README.md that was not written by this command")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
 ) -> None:
-    """Write the encoder for other programs, and check that it computes what the model does.
+    """Write the encoder in a format for other programs, and check that it computes what the model computes.
 
-    .onnx and .pt2 hold the encoder in eval mode, for any batch and length: samples in, (batch, features, frames) out.
+    .onnx and .pt2 contain the encoder in eval mode, for any batch size and length: it takes samples and returns
+    (batch, features, frames).
 
-    .safetensors holds all weights, and a model card is written beside it: README.md.
+    .safetensors contains all weights; a model card, README.md, is written beside it.
 
-    Every file is read again and compared with the model on random lengths; one that differs is not kept.
+    Every file is read again and compared with the model on inputs of random lengths; a file that differs is deleted.
 
-    Exit code: 0 written, 1 it differs from the model, 2 failed.
+    Exit code: 0 written, 1 the file differs from the model, 2 failed.
 
     Example: nest-ssl export model.nemo encoder.onnx --input audio
     """
@@ -62,9 +62,9 @@ def export(
 
         weights = output.suffix.lower() == ".safetensors"
         if weights and input_kind is not None:
-            raise NestError("--input: .safetensors holds the whole model; leave the option out")
+            raise NestError("--input: .safetensors contains the whole model; leave the option out")
         if not weights and (license_name is not None or force):
-            raise NestError("--license, --force: are for the model card of .safetensors; leave them out")
+            raise NestError("--license, --force: only .safetensors has a model card; leave them out")
         publication = Publication(license_name, force)
         with _stages() as progress:
             done = export_model(
@@ -99,7 +99,7 @@ def _summary(done: Exported) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _stages() -> Iterator[Callable[[str], None]]:
-    """What is being done now: on a terminal with a clock, elsewhere a line for each stage, again every 15 s."""
+    """Show the current stage: on a terminal with a clock, elsewhere as a line, repeated every 15 seconds."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -116,7 +116,7 @@ def _stages() -> Iterator[Callable[[str], None]]:
         say(stage, error=True)
 
     def repeat() -> None:
-        while not done.wait(_LINE_SECONDS):
+        while not done.wait(LINE_SECONDS):
             say(f"still {now[0]}", error=True)
 
     threading.Thread(target=repeat, daemon=True).start()

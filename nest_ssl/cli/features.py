@@ -1,4 +1,4 @@
-"""`nest-ssl features`: what a pre-trained encoder hears, layer by layer, as files."""
+"""The command `nest-ssl features`."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ from typing import Annotated, Literal
 
 import typer
 
-from nest_ssl.cli.common_options import Device, channel, usable_device
+from nest_ssl.cli.common_options import Channel, Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import say
 
 
 def features(
     model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
-    inputs: Annotated[list[str], typer.Argument(metavar="AUDIO|MANIFEST...", help="audio files; .json: manifests")],
+    inputs: Annotated[list[str], typer.Argument(metavar="AUDIO|MANIFEST...", help="audio files, or .json manifests")],
     output: Annotated[Path, typer.Option(help="folder for the features and their index")],
     layers: Annotated[
-        str | None, typer.Option(help="last (the default), all, or numbers such as 0,6,12; 0: sub-sampling")
+        str | None, typer.Option(help="last (default), all, or numbers such as 0,6,12; 0 is the sub-sampling")
     ] = None,
     mix: Annotated[
-        str | None, typer.Option(metavar="W0,W1,...", help="weighted sum of all layers; or a file of the weights")
+        str | None, typer.Option(metavar="W0,W1,...", help="weighted sum of all layers: the weights, or a file of them")
     ] = None,
-    pool: Annotated[Literal["none", "mean"], typer.Option(help="mean: one vector an utterance")] = "none",
-    format: Annotated[Literal["npy", "safetensors"], typer.Option(help="one file an utterance")] = "npy",
-    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="of the numbers in them")] = "float32",
+    pool: Annotated[Literal["none", "mean"], typer.Option(help="mean: one vector per utterance")] = "none",
+    format: Annotated[
+        Literal["npy", "safetensors"], typer.Option(help="format of the files, one per utterance")
+    ] = "npy",
+    dtype: Annotated[Literal["float32", "float16"], typer.Option(help="type of the numbers")] = "float32",
     numerics: Annotated[
-        Literal["exact", "fast"], typer.Option(help="exact: NeMo's; fast: without padding, other last bits")
+        Literal["exact", "fast"], typer.Option(help="exact: NeMo's numbers; fast: without padding, other last bits")
     ] = "exact",
-    batch_seconds: Annotated[float, typer.Option(min=0, help="of audio in a batch, padding included")] = 60.0,
-    channel_selector: Annotated[
-        str | None, typer.Option(metavar="CHANNEL", help="of several channels: a number, or average")
-    ] = None,
+    batch_seconds: Annotated[float, typer.Option(min=0, help="seconds of audio in a batch, including padding")] = 60.0,
+    channel_selector: Channel = None,
     bad_audio: Annotated[
-        Literal["skip", "stop"], typer.Option(help="what cannot be read is skipped and named")
+        Literal["skip", "stop"], typer.Option(help="audio that cannot be read: skip and report it, or stop")
     ] = "skip",
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Write an encoder's features of files and manifests, one file an utterance, and an index of them.
+    """Write an encoder's features of files and manifests, one file per utterance, and an index.
 
-    Layer 0 is the sub-sampling's output, layer k that of the k-th Conformer block (NeMo's layer_output_{k-1}); frames
-    by features, (U, D), or (L, U, D) for several layers. The same command goes on where it was stopped.
+    Layer 0 is the output of the sub-sampling, layer k that of the k-th Conformer block (NeMo's layer_output_{k-1}).
+    The shape is (frames, features), or (layers, frames, features) for several layers. The same command continues
+    a run that was stopped.
 
     Exit code: 0 all written, 1 some audio was skipped, 2 failed.
 
@@ -56,7 +57,7 @@ def features(
         from nest_ssl.errors import NestError
 
         if mix is not None and layers is not None:
-            raise NestError("--mix, --layers: give one of them; a mix is of all layers")
+            raise NestError("--mix, --layers: give only one of them; a mix uses all layers")
         request = ExtractionRequest(
             model=model,
             inputs=inputs,

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
+from nest_ssl.cli.common_options import Channel, Workers
 from nest_ssl.cli.exits import exit_with
 
-GroupBy = Annotated[str | None, typer.Option(metavar="FIELD", help="whose lines stay together, such as speaker")]
-GroupByFolder = Annotated[bool, typer.Option("--group-by-folder", help="files of one folder stay together")]
+GroupBy = Annotated[
+    str | None, typer.Option(metavar="FIELD", help="keep lines with the same value together, such as speaker")
+]
+GroupByFolder = Annotated[bool, typer.Option("--group-by-folder", help="keep the files of one folder together")]
 GroupByPath = Annotated[
-    str | None, typer.Option(metavar="REGEX", help="what it finds in a path (its first group) stays together")
+    str | None, typer.Option(metavar="REGEX", help="keep paths together in which it finds the same (its first group)")
 ]
 Seed = Annotated[int, typer.Option(min=0, help="another seed holds out other groups")]
 Force = Annotated[bool, typer.Option("--force", help="replace manifests that exist")]
@@ -21,9 +24,11 @@ Force = Annotated[bool, typer.Option("--force", help="replace manifests that exi
 def manifest(
     folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="folders of audio files")],
     output: Annotated[Path, typer.Option(metavar="FILE", help="manifest to write")],
-    val: Annotated[str | None, typer.Option(metavar="SHARE", help="to hold out for validation, such as 5%")] = None,
+    val: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="share to hold out for validation, such as 5%")
+    ] = None,
     val_output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="for that share; by default val.json for train.json")
+        Path | None, typer.Option(metavar="FILE", help="manifest of that share (default: val.json for train.json)")
     ] = None,
     group_by: GroupBy = None,
     group_by_folder: GroupByFolder = False,
@@ -31,27 +36,29 @@ def manifest(
     seed: Seed = 0,
     text: Annotated[bool, typer.Option("--text", help="take texts from .txt or .lab files beside the audio")] = False,
     table: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="CSV or TSV with a header: its columns become fields")
+        Path | None, typer.Option(metavar="FILE", help="CSV or TSV with a header, whose columns become fields")
     ] = None,
     table_column: Annotated[
-        str | None, typer.Option(metavar="NAME", help="of the table's column that names the audio file")
+        str | None, typer.Option(metavar="NAME", help="column of the table that names the audio file")
     ] = None,
     convert: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="for FLAC copies of what only ffmpeg reads (m4a, webm, ...)")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="write FLAC copies of files that only ffmpeg reads here (m4a, webm, ...)"),
     ] = None,
-    channel_selector: Annotated[
-        str | None, typer.Option(metavar="CHANNEL", help="as in the configuration: a number, or average")
+    channel_selector: Channel = None,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write every problem to this file, as JSON lines")
     ] = None,
-    report: Annotated[Path | None, typer.Option(metavar="FILE", help="for every problem, as JSON lines")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="headers only: misses damage, silence and NaN")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="read headers only; misses damage, silence and NaN")] = False,
+    workers: Workers = None,
     force: Force = False,
 ) -> None:
     """Make a manifest of all audio in folders, and hold out a share of it for validation.
 
-    Every file is read. What training could not use is named and left out. A run that was stopped goes on where it was.
+    Every file is read. Files that training cannot use are reported and left out. The same command continues a run that
+    was stopped.
 
-    The share is made of whole groups, by default of whole files; the same seed holds out the same ones.
+    The share consists of whole groups, by default whole files; the same seed holds out the same groups.
 
     Exit code: 0 no problems, 1 problems, 2 failed.
 
@@ -65,15 +72,14 @@ def manifest(
         from nest_ssl.apps.datatools.labels import Labels, SidecarTexts, Table
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
         from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
-        from nest_ssl.cli.check_output import found_so_far
         from nest_ssl.cli.common_options import channel
-        from nest_ssl.cli.manifest_output import made_lines, train_lines
+        from nest_ssl.cli.data_output import found_so_far, made_lines, train_lines
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError
 
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)
         if val is None and (grouping != Grouping() or val_output is not None):
-            raise NestError("--group-by and --val-output say how to hold out a share: give --val too, such as --val 5%")
+            raise NestError("--group-by and --val-output need a share to hold out: give --val too, such as --val 5%")
         labels: list[Labels] = [SidecarTexts()] if text else []
         rows = None if table is None else Table(table, table_column)
         held_out = None if val is None else val_output or val_name(output)
@@ -97,7 +103,7 @@ def manifest(
             )
         show(made_lines(made, output, held_out, grouping, seed))
         if rows is not None and rows.unused:
-            show([f"{rows.unused:,} rows of {table} are of files that are not there, or cannot be used"])
+            show([f"{rows.unused:,} rows of {table} name files that do not exist or cannot be used"])
         show(train_lines([output], [] if held_out is None else [held_out], channel(channel_selector)))
         return int(bool(made.findings.kinds))
 
@@ -106,20 +112,20 @@ def manifest(
 
 def split(
     manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
-    val: Annotated[str, typer.Option(metavar="SHARE", help="to hold out for validation, such as 5%")],
+    val: Annotated[str, typer.Option(metavar="SHARE", help="share to hold out for validation, such as 5%")],
     group_by: GroupBy = None,
     group_by_folder: GroupByFolder = False,
     group_by_path: GroupByPath = None,
     seed: Seed = 0,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="for both manifests; by default that of the first")
+        Path | None, typer.Option(metavar="FOLDER", help="folder for both manifests (default: that of the first)")
     ] = None,
     force: Force = False,
 ) -> None:
     """Hold out a share of manifests for validation: train.json becomes train.train.json and train.val.json.
 
-    The share is made of whole groups, by default of whole audio files; the same seed holds out the same ones. Lines
-    without the field to group by are trained on. A group that is in several manifests is held out of all of them.
+    The share consists of whole groups, by default whole audio files; the same seed holds out the same groups. Lines
+    without the field to group by stay in the training set. A group is held out of all manifests that contain it.
 
     Exit code: 0 done, 2 failed.
 
@@ -128,7 +134,7 @@ def split(
 
     def run() -> int:
         from nest_ssl.apps.datatools.split import Grouping, read_share, split_manifests, split_names
-        from nest_ssl.cli.manifest_output import split_lines, train_lines
+        from nest_ssl.cli.data_output import split_lines, train_lines
         from nest_ssl.cli.terminal import show
 
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)

@@ -1,4 +1,4 @@
-"""`nest-ssl probe`: the quick answer to "did it learn?"."""
+"""The command `nest-ssl probe`: a quick answer to "did the encoder learn anything?"."""
 
 from __future__ import annotations
 
@@ -7,36 +7,37 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import Device, channel, usable_device
+from nest_ssl.cli.common_options import Channel, Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import say
 
 
 def probe(
-    model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or .ckpt, also of a run that is going on")],
+    model: Annotated[Path, typer.Argument(help=".nemo, .safetensors or .ckpt, also of a run in progress")],
     manifest: Annotated[str, typer.Argument(help="JSON-lines manifest with labels")],
-    label: Annotated[str, typer.Option(metavar="FIELD", help="of the manifest: language, speaker, keyword, ...")],
+    label: Annotated[str, typer.Option(metavar="FIELD", help="field of the manifest: language, speaker, keyword, ...")],
     test: Annotated[
-        str | None, typer.Option(metavar="MANIFEST", help="to try on; by default each fifth of MANIFEST, by the rest")
+        str | None, typer.Option(metavar="MANIFEST", help="test set (default: 5-fold cross-validation on MANIFEST)")
     ] = None,
     group_by: Annotated[
-        str | None, typer.Option(metavar="FIELD", help="never on both sides of a split; by default the audio file")
+        str | None,
+        typer.Option(metavar="FIELD", help="its values are never on both sides of a split (default: the audio file)"),
     ] = None,
-    random_seeds: Annotated[int, typer.Option(min=2, help="encoders with random weights to compare with")] = 4,
-    limit: Annotated[int, typer.Option(min=10, help="utterances to use at most, by chance")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="of splits and random weights")] = 0,
-    channel_selector: Annotated[
-        str | None, typer.Option(metavar="CHANNEL", help="of several channels: a number, or average")
-    ] = None,
+    random_seeds: Annotated[
+        int, typer.Option(min=2, help="number of encoders with random weights to compare with")
+    ] = 4,
+    limit: Annotated[int, typer.Option(min=10, help="use at most so many utterances, drawn at random")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="seed of splits and random weights")] = 0,
+    channel_selector: Channel = None,
     device: Device = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
 ) -> None:
-    """Fit a linear probe on a frozen encoder, and tell whether its training was worth it.
+    """Fit a linear probe on a frozen encoder, and report whether the encoder learned something.
 
-    Mean and deviation over time of each layer's output, standardised, go into a logistic regression. The layer is
-    chosen by a part of the utterances to learn from. The same is done with random weights and with log-mel features.
+    The input of the probe, a logistic regression, is the mean and deviation over time of one layer's output. The layer
+    is chosen on a part of the training utterances. Random weights and log-mel features are probed for comparison.
 
-    Exit code: 0 clearly better than both, 1 not so, 2 failed.
+    Exit code: 0 clearly better than both, 1 not clearly better, 2 failed.
 
     Example: nest-ssl probe model.nemo train.json --label language --group-by speaker
     """

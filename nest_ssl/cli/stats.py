@@ -53,8 +53,8 @@ def stats(
         from nest_ssl.apps.datatools.stats import summarize
         from nest_ssl.apps.datatools.stats_picture import check_picture, draw
         from nest_ssl.apps.datatools.stats_reading import Depth, read_columns
-        from nest_ssl.cli.check_output import found_so_far
         from nest_ssl.cli.common_options import channel
+        from nest_ssl.cli.data_output import found_so_far
         from nest_ssl.cli.stats_output import knows_blocks, report
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError

@@ -1,4 +1,4 @@
-"""What commands show while they work and when they are done, on terminals, in files and in any encoding."""
+"""Show progress and results, on terminals and in files, in any encoding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from nest_ssl.printable import printable, say
 
-_LINE_SECONDS = 15.0  # between lines, where there is no terminal
+LINE_SECONDS = 15.0  # between two lines of progress, if there is no terminal
 
 
 class Bar:
-    """Progress on standard error: a bar on a terminal from the first news on, elsewhere a line now and then."""
+    """Shows progress on standard error: a bar on a terminal, elsewhere a line every 15 seconds."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Bar:
 
     def __call__(self, done: float, total: float, state: str) -> None:
         if not sys.stderr.isatty():
-            if time.monotonic() - self._shown_at >= _LINE_SECONDS:
+            if time.monotonic() - self._shown_at >= LINE_SECONDS:
                 self._shown_at = time.monotonic()
                 say(f"{self.name} {done / max(total, 1e-9):.0%}: {state}", error=True)
             return
@@ -48,7 +48,7 @@ class Bar:
 
 
 class AudioBar(Bar):
-    """With the seconds of audio that were done in a second."""
+    """Also shows how many seconds of audio are done per second."""
 
     def __call__(self, done: float, total: float, state: str) -> None:
         speed = done / max(time.monotonic() - self.started, 1e-9)
@@ -56,6 +56,6 @@ class AudioBar(Bar):
 
 
 def show(lines: Iterable[str], styled: bool = False) -> None:
-    """Print on standard output, whatever characters it knows: names of files may hold any."""
+    """Print on standard output; characters that its encoding does not have are replaced."""
     for line in lines:
         say(line, styled=styled)

@@ -67,7 +67,7 @@ def test_problems_are_exit_code_1_and_a_summary_by_kind(check: Callable[..., Res
     assert lines[1] == "5 lines have problems; training skips 5 of them and uses 0:"
     assert re.fullmatch(rf"  unreadable +5  missing-0-ä\.wav: .* \({re.escape(str(broken))}:4\)", lines[2])
     assert lines[5].strip() == "and 2 more"
-    assert lines[6:] == ["all of them: all.jsonl", "clean manifest: clean.json"]
+    assert lines[6:] == ["all problems: all.jsonl", "clean manifest: clean.json"]
     assert len(Path("all.jsonl").read_text().splitlines()) == 5
     assert Path("clean.json").read_bytes() == b"".join(broken.read_bytes().splitlines(keepends=True)[:3])
     assert check(broken, "--ignore", "unreadable").exit_code == 0

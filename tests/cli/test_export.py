@@ -57,9 +57,9 @@ def test_a_difference_is_exit_code_1_and_nothing_is_left(
     [
         (["nowhere.nemo", "a.pt2"], "nowhere.nemo: no such file"),
         (["model.nemo", "model.nemo/a.pt2"], "model.nemo/a.pt2: cannot be written: "),
-        (["model.nemo", "a.zip"], "a.zip: its suffix names no format here; expected .onnx, .pt2, .safetensors"),
-        (["model.nemo", "a.safetensors", "--input", "audio"], "--input: .safetensors holds the whole model"),
-        (["model.nemo", "a.pt2", "--force"], "--license, --force: are for the model card of .safetensors"),
+        (["model.nemo", "a.zip"], "a.zip: unknown suffix; expected .onnx, .pt2, .safetensors"),
+        (["model.nemo", "a.safetensors", "--input", "audio"], "--input: .safetensors contains the whole model"),
+        (["model.nemo", "a.pt2", "--force"], "--license, --force: only .safetensors has a model card"),
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(
