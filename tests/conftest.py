@@ -20,7 +20,8 @@ _QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
-settings.register_profile("nest_ssl", deadline=None)  # a busy machine may take its time for an example
+# a busy machine may take its time for an example; what fails is printed with what repeats it
+settings.register_profile("nest_ssl", deadline=None, print_blob=True)
 settings.load_profile("nest_ssl")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 
@@ -14,3 +15,10 @@ def wait_until(condition: Callable[[], object], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {PATIENCE:g} s {what}".rstrip()
         time.sleep(0.01)
+
+
+def random_draws() -> random.Random:
+    """Return a random generator whose seed pytest shows if the test fails."""
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    return random.Random(seed)

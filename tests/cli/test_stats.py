@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shlex
 import shutil
 import signal
@@ -24,7 +23,7 @@ from nest_ssl.apps.datatools.stats import Histogram
 from nest_ssl.cli.app import app
 from nest_ssl.cli.stats_output import bars, sparkline
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, random_draws, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,7 +241,7 @@ def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: not children.exists() or len(children.read_text().split()) >= 2, "for two workers")
-    time.sleep(random.uniform(0, 0.5))  # while they start or while they work
+    time.sleep(random_draws().uniform(0, 0.5))  # while they start or while they work
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 130

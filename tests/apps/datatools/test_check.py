@@ -19,7 +19,7 @@ from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.clean_manifests import clean_paths
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.errors import ManifestError, NestError
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE, random_draws, wait_until
 
 ROOT = Path(__file__).parents[3]
 RATE = 16000
@@ -259,7 +259,7 @@ def test_an_interruption_leaves_nothing_behind(write_audio: Callable, tmp_path: 
         start_new_session=True,  # as a terminal does: the signal reaches every process of the command
     )
     wait_until(lambda: process.poll() is not None or sorted(tmp_path.iterdir()) != before, "for the first file")
-    time.sleep(random.uniform(0, 0.5))  # while workers start or while they work
+    time.sleep(random_draws().uniform(0, 0.5))  # while workers start or while they work
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, b"")
