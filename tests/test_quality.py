@@ -62,7 +62,7 @@ APPS = {
 # part -> the only modules of another part that it may import
 ONLY = {
     ("model", "config"): {"nest_ssl.config.targets"},
-    ("data", "config"): {"nest_ssl.config.targets", "nest_ssl.config.numerics"},
+    ("data", "config"): {"nest_ssl.config.targets", "nest_ssl.config.numerics", "nest_ssl.config.schema"},
 }
 # module -> what it imports against the direction, in functions: save_to and restore_from are NeMo's methods of a model
 AGAINST = {"checkpoint/restore.py": {"models"}}

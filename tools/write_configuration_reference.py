@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and apps/reference/keys."""
+"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and config/schema/words."""
 
 from __future__ import annotations
 

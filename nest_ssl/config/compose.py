@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from nest_ssl.compat import is_sweep
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.foreign_yaml import checked_sources, refuse_unfolding
-from nest_ssl.config.keys import check_keys
+from nest_ssl.config.schema.tree import check_keys
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.regular_file import why_not_regular
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import nest_ssl
+from nest_ssl.config.schema import split_paths as split_paths
 
 PROJECT_NAME = "nest_ssl_project"  # what users call the repository's root
 PROJECT_ROOT = Path(nest_ssl.__file__).resolve().parents[1]
@@ -42,13 +43,6 @@ def _real_folder(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def split_paths(value: str | Sequence) -> list[str]:
-    """Flatten a configuration value: one path, several separated by commas, or (nested) lists of those."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.split(",") if part.strip()]
-    return [path for part in value for path in split_paths(part)]
-
-
 def speech_paths(node: Mapping[str, Any] | None) -> list[str]:
     """Return the manifests, cut sets and Shar folders that a plain `*_ds` node names."""
     return [path for text in _texts([(node or {}).get(key) for key in _SPEECH_KEYS]) for path in split_paths(text)]
@@ -63,3 +57,10 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(part)
     elif isinstance(value, Mapping):
         yield from _texts(list(value.values()))
+
+
+def entries_of(value: Any) -> list[Any]:
+    """The data sets that a key lists: `a,b`, `[a, b]` and NeMo's `[[a, b]]` are two; an entry may be a list itself."""
+    if isinstance(value, str):
+        return split_paths(value)
+    return value[0] if len(value) == 1 and not isinstance(value[0], str) else value

@@ -14,7 +14,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 
 from nest_ssl.config.machine import Adjustment
-from nest_ssl.config.settings import ExperimentSettings, read_settings
+from nest_ssl.config.schema import ExperimentSettings, read
 from nest_ssl.errors import ConfigError
 from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
 from nest_ssl.training.callbacks.problem_report import ProblemReport
@@ -107,7 +107,7 @@ def plan_experiment(
     config: Mapping[str, Any], trainer: Mapping[str, Any], adjustments: Sequence[Adjustment] = ()
 ) -> Experiment:
     """Decide where the run of this `exp_manager` node writes and what it continues, by NeMo's rules."""
-    settings = read_settings(config)
+    settings = read(ExperimentSettings, config, "exp_manager")
     _check(settings, trainer)
     name = settings.name or "default"
     folder = _run_folder(settings, name)

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.config.machine import FSDP, GLOO_DDP
-from nest_ssl.config.settings import ExperimentSettings
+from nest_ssl.config.schema import ExperimentSettings
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
 from nest_ssl.training.callbacks.stopping import Stopped

@@ -229,7 +229,7 @@ def test_a_key_can_be_removed() -> None:
         ("trainer=5", r"trainer: is 5; expected keys below it"),
         ("trainer.callbacks=[x]", r"trainer.callbacks: cannot be set in a configuration"),
         ("model.encoder._target_=os.system", r"model.encoder._target_: 'os.system' is not a known class"),
-        ("trainer.max_steps=abc", r"trainer.max_steps: 'abc'; expected a whole number"),
+        ("trainer.max_steps=abc", r"trainer.max_steps: is 'abc'; expected a whole number"),
         ("trainer.max_steps", r"'trainer.max_steps': expected key=value"),
         ("trainer.devices=[0,1", r"'trainer.devices=\[0,1': Hydra cannot read this value"),
         ("model.train_ds.manifest_filepath=[a&b,,c]", r"\[a&b,,c\]': Hydra cannot read this value"),

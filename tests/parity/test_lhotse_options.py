@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from nest_ssl.data.lhotse.configured import LHOTSE_KEYS, REFUSED_KEYS
+from nest_ssl.config.schema import LhotseSettings, keys_of
 
 DEFAULTS = """
 import json
@@ -20,6 +20,8 @@ def test_no_option_of_nemo_is_unknown_and_none_of_its_defaults_refused(nemo: str
     printed = subprocess.run([nemo, "-c", DEFAULTS], capture_output=True, text=True, check=True).stdout
     defaults = json.loads(printed.splitlines()[-1])
     assert len(defaults) > 80
-    assert defaults.keys() <= LHOTSE_KEYS
-    refused = {name for name, idle in REFUSED_KEYS.items() if name in defaults and defaults[name] not in idle}
+    assert defaults.keys() <= set(keys_of(LhotseSettings))
+    refused = {
+        name for name, key in LhotseSettings.REFUSED.items() if name in defaults and defaults[name] not in key.off
+    }
     assert refused == UNLIKE_NEMO

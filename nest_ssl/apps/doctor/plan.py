@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from nest_ssl.apps.doctor.finding import Finding, gigabytes
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
-from nest_ssl.config.settings import CheckpointSettings
+from nest_ssl.config.schema import CheckpointSettings
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band

@@ -1,4 +1,4 @@
-"""The configuration reference (docs/configuration*.md): what the code declares, joined with what `keys/*.yaml` says.
+"""The configuration reference (docs/configuration*.md): every key of `config/schema`, with its words in two languages.
 
-Keys, types and defaults are read from the code; only the meaning of a key is written by hand, in both languages.
+Keys of classes, optimisers and schedules come from their signatures.
 """

@@ -21,14 +21,10 @@ _NAMES = {type(None): "null", bool: "bool", int: "int", float: "float", str: "st
 
 @dataclass(frozen=True)
 class Option:
-    """Type and default; no type where the code declares none.
-
-    `default` is YAML or, where the code computes it (`computed`), the expression, which the pages put into words.
-    """
+    """Type and default, as YAML writes them; no type where the code declares none."""
 
     type: str | None = None
     default: str = "null"
-    computed: bool = False
 
 
 def of_class(cls: type) -> dict[str, Option]:

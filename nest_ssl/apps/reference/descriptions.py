@@ -1,4 +1,4 @@
-"""What keys mean, in both languages: `keys/*.yaml`, held against what the code accepts."""
+"""What keys mean, in both languages: `config/schema/words/*.yaml`, held against what the code accepts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import yaml
 
 from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.schema import TRAINER, Schema
+from nest_ssl.config import schema as schema_package
 from nest_ssl.errors import NestError
 
-FOLDER = Path(__file__).parent / "keys"
+FOLDER = Path(schema_package.__file__).parent / "words"
 FILES = ("run", "model", "data", "optim", "experiment")  # the order of the pages
 _SECTION_KEYS = {"node", "title", "sub", "en", "zh", "keys", "groups"}
 _ROW_KEYS = {"keys", "en", "zh", "nemo", "type", "default", "same_as"}
@@ -63,7 +64,7 @@ def read_sections(folder: Path = FOLDER) -> list[Section]:
 def check(sections: Sequence[Section], schema: Schema) -> None:
     """Refuse descriptions that do not fit the code, naming the first key that is wrong."""
     for problem in problems(sections, schema):
-        raise NestError(f"{problem} (nest_ssl/apps/reference/keys)")
+        raise NestError(f"{problem} (nest_ssl/config/schema/words)")
 
 
 def problems(sections: Sequence[Section], schema: Schema) -> Iterator[str]:
@@ -87,8 +88,6 @@ def problems(sections: Sequence[Section], schema: Schema) -> Iterator[str]:
 def _row_problems(dotted: str, key: str, row: Row, option: Option, schema: Schema) -> Iterator[str]:
     if row.type is not None and option.type is not None:
         yield f"{dotted}: has a type in the description, but the code says {option.type}"
-    if option.computed and row.default is None and len(row.keys) == 1:
-        yield f"{dotted}: the code computes its default ({option.default}); put it into words"
     if row.code is not None and row.code != option.default:
         yield f"{dotted}: its default is described for {row.code!r}, but the code says {option.default!r}"
     if row.same_as is not None and option != schema[row.same_as].get(key):

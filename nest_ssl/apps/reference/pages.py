@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from nest_ssl.apps.reference.class_options import REQUIRED, as_yaml, same_value
-from nest_ssl.apps.reference.descriptions import FOLDER, Language, Row, Section, check, read_sections
+from nest_ssl.apps.reference.descriptions import Language, Row, Section, check, read_sections
 from nest_ssl.apps.reference.schema import (
     DATASET,
     OPTIMIZER_NAMES,
@@ -26,6 +26,7 @@ from nest_ssl.atomic import atomic_write
 from nest_ssl.config.targets import TARGETS, resolve
 
 PAGES: dict[Language, str] = {"en": "configuration.md", "zh": "configuration.zh.md"}
+_WORDS = Path(__file__).with_name("page.yaml")
 _VALUES = (OPTIMIZER_NAMES, SCHEDULER_NAMES)  # tables of the values of a key, with the options of each
 
 
@@ -57,7 +58,7 @@ class _Page:
 
     @cached_property
     def words(self) -> Mapping[str, str]:
-        return yaml.safe_load((FOLDER / "page.yaml").read_text(encoding="utf-8"))[self.language]
+        return yaml.safe_load(_WORDS.read_text(encoding="utf-8"))[self.language]
 
     def text(self, sections: Sequence[Section]) -> str:
         headings = [self._heading(section) for section in sections if not section.sub]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import MISSING, replace
 from functools import cache
 from typing import Any
 
@@ -11,7 +11,6 @@ import yaml
 from lightning.pytorch import Trainer
 
 from nest_ssl.apps.alignment.recorder import RecorderOptions
-from nest_ssl.apps.reference.checked import declared_options
 from nest_ssl.apps.reference.class_options import (
     REQUIRED,
     Option,
@@ -24,15 +23,19 @@ from nest_ssl.apps.reference.class_options import (
     united,
 )
 from nest_ssl.checkpoint.pretrained import WeightSource
-from nest_ssl.config import settings
 from nest_ssl.config.command_line import DEFAULT_CONFIG
-from nest_ssl.config.keys import Keys, known_keys
 from nest_ssl.config.presets import preset_folder
+from nest_ssl.config.schema import (
+    CheckpointSettings,
+    DataSettings,
+    EarlyStoppingSettings,
+    ExperimentSettings,
+    LhotseSettings,
+    Node,
+)
+from nest_ssl.config.schema.node import Refused, Setting, settings_of
+from nest_ssl.config.schema.tree import Keys, known_keys
 from nest_ssl.config.targets import resolve
-from nest_ssl.data import loader
-from nest_ssl.data.lhotse import configured as lhotse_data
-from nest_ssl.data.lhotse import cut_sets
-from nest_ssl.data.tarred import loader as tarred_loader
 from nest_ssl.model.build import MODEL_DEFAULTS, PARTS
 from nest_ssl.training.optim import optimizers, schedulers
 
@@ -43,7 +46,6 @@ TRAINER = "trainer"
 WEIGHTS = "init_from_nemo_model.NAME"
 OPTIMIZER, OPTIMIZER_NAMES = "model.optim", "model.optim.name"
 SCHEDULER, SCHEDULER_NAMES = "model.optim.sched", "model.optim.sched.name"
-_OFF = "false | null"
 
 Schema = dict[str, dict[str, Option]]
 
@@ -56,14 +58,16 @@ def read_schema() -> Schema:
         TOP_LEVEL: _declared(_leaves(known), of_dataclass(RecorderOptions)),
         WEIGHTS: of_dataclass(WeightSource),
         "model": _declared(_leaves(model), {name: _default(value) for name, value in MODEL_DEFAULTS.items()}),
-        DATASET: _dataset(model["train_ds"]),
-        LHOTSE: _lhotse(),
+        DATASET: of_node(DataSettings),
+        LHOTSE: of_node(LhotseSettings),
         AUGMENTOR: of_class(class_of(AUGMENTOR)),
         **{f"model.{part}": of_class(class_of(f"model.{part}")) for part in PARTS},
         **_optimizers(),
         **_schedulers(),
         TRAINER: {name: replace(option, type=None) for name, option in of_class(Trainer).items()},  # Lightning's docs
-        **_experiment(known["exp_manager"]),
+        "exp_manager": of_node(ExperimentSettings),
+        "exp_manager.checkpoint_callback_params": of_node(CheckpointSettings),
+        "exp_manager.early_stopping_callback_params": of_node(EarlyStoppingSettings),
     }
 
 
@@ -100,17 +104,26 @@ def _default(value: Any) -> Option:
     return Option("bool" if isinstance(value, bool) else None, as_yaml(value))
 
 
-def _dataset(known: Keys) -> dict[str, Option]:
-    options = _declared(sorted(known), declared_options([loader, tarred_loader]))
-    return options | dict.fromkeys(loader.UNSUPPORTED_KEYS, Option(_OFF))
+def of_node(cls: type[Node]) -> dict[str, Option]:
+    """The keys that a node declares, without those that are nodes themselves."""
+    return {
+        **{key.name: _of_setting(key) for key in settings_of(cls).values() if key.below is None},
+        **dict.fromkeys(cls.IDLE, Option()),
+        **{name: Option(_off_text(refused)) for name, refused in cls.REFUSED.items() if "." not in name},
+    }
 
 
-def _lhotse() -> dict[str, Option]:
-    """lhotse's own modules say more of an option than what all loaders have in common."""
-    of_lhotse = declared_options([lhotse_data, cut_sets])
-    model: Any = known_keys({"model": {"train_ds": {"use_lhotse": True}}})["model"]
-    options = _declared(sorted(model["train_ds"]), {**declared_options([loader]), **of_lhotse})
-    return options | {name: Option(choices_text(idle)) for name, idle in lhotse_data.REFUSED_KEYS.items()}
+def _off_text(refused: Refused) -> str:
+    """The values that a refused key can have, null last; an empty text or node is not worth a mention."""
+    plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
+    return choices_text(plain, optional=None in refused.off)
+
+
+def _of_setting(key: Setting) -> Option:
+    default = key.default() if callable(key.default) else key.default
+    return Option(
+        f"{key.kind.name} | null" if key.null else key.kind.name, REQUIRED if default is MISSING else as_yaml(default)
+    )
 
 
 def _optimizers() -> Schema:
@@ -141,20 +154,3 @@ def _schedulers() -> Schema:
 def _values(owners: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
     """Values of a key, each with the options that it takes, in place of a type."""
     return {name: Option(", ".join(own)) for name, own in owners.items()}
-
-
-def _experiment(known: Any) -> Schema:
-    nodes = {
-        "exp_manager": (settings.ExperimentSettings, _leaves(known)),
-        "exp_manager.checkpoint_callback_params": (settings.CheckpointSettings, known["checkpoint_callback_params"]),
-        "exp_manager.early_stopping_callback_params": (
-            settings.EarlyStoppingSettings,
-            known["early_stopping_callback_params"],
-        ),
-    }
-    schema = {node: _declared(names, of_dataclass(cls)) for node, (cls, names) in nodes.items()}
-    for switch in settings.NOT_BUILT:
-        node, _, name = f"exp_manager.{switch}".rpartition(".")
-        if node in schema:
-            schema[node][name] = Option("null" if name == "filepath" else _OFF)
-    return schema

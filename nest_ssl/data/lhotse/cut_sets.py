@@ -12,12 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.data.checks import CheckedNode
+from nest_ssl.config.schema import WEIGHTED_PATHS, LhotseSettings
 from nest_ssl.data.lhotse.cut_checks import check_cut_times, refuse_other_sources
 from nest_ssl.data.lhotse.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.problems import UnreadablePolicy
 from nest_ssl.data.tarred.shards import expand_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.regular_file import why_not_regular
@@ -55,13 +54,15 @@ class CutSource:
             part.epoch = count
 
 
-def read_cuts(node: CheckedNode, seed: int, *, shuffle: bool, finite: bool, unreadable: UnreadablePolicy) -> CutSource:
+def read_cuts(options: LhotseSettings, seed: int) -> CutSource:
     """The cuts that a node names by `shar_path`, `cuts_path` or `manifest_filepath`, the first of them that is set."""
-    if node.config.get("shar_path") is not None:
-        return _read_shar(node, seed, finite)
-    if node.config.get("cuts_path") is not None:
-        return _read_cut_set(node)
-    return _read_manifests(node, seed, shuffle, finite, unreadable)
+    if options.shar_path is not None:
+        return _read_shar(options, options.shar_path, seed)
+    if options.cuts_path is not None:
+        return _read_cut_set(options, options.cuts_path)
+    if options.manifest_filepath is not None:
+        return _read_manifests(options, options.manifest_filepath, seed)
+    raise options.wrong("manifest_filepath", WEIGHTED_PATHS.expected)
 
 
 class PreparedCuts:
@@ -118,132 +119,102 @@ class PreparedCuts:
         return self.min_duration <= cut.duration <= self.max_duration and status == "pass"
 
 
-def _read_manifests(
-    node: CheckedNode, seed: int, shuffle: bool, finite: bool, unreadable: UnreadablePolicy
-) -> CutSource:
+def _read_manifests(options: LhotseSettings, value: Any, seed: int) -> CutSource:
     """A manifest alone is read once an epoch; of a list, an endless mixture is drawn, by the lines of each."""
-    value: Any = node.config.get("manifest_filepath")
     several = isinstance(value, (list, tuple))
-    weighted = [_weighted(node, "manifest_filepath", entry) for entry in (value if several else [value])]
+    weighted = [_weighted(entry) for entry in (value if several else [value])]
+    key = f"{options.node}.manifest_filepath"
     sources = [
         ManifestCuts(
-            _shard_files(node, path),
-            shuffle=shuffle,
-            seed=seed,
-            unreadable=unreadable,
-            key=f"{node.key}.manifest_filepath",
+            _shard_files(path, key), shuffle=options.shuffle, seed=seed, unreadable=options.unreadable_audio, key=key
         )
         for path, _ in weighted
     ]
     if not several:
         return CutSource(sources[0], list(sources))
     weights = [len(source) if weight is None else weight for source, (_, weight) in zip(sources, weighted, strict=True)]
-    return _mixture(sources, sources, weights, seed, finite)
+    return _mixture(sources, weights, seed, options.force_finite)
 
 
-def _read_shar(node: CheckedNode, seed: int, finite: bool) -> CutSource:
+def _read_shar(options: LhotseSettings, value: Any, seed: int) -> CutSource:
     """A Shar folder, several that are mixed by the number of their cuts, or shards named field by field."""
     from lhotse.shar import LazySharIterator
 
     from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
 
-    value = node.config["shar_path"]
+    key = f"{options.node}.shar_path"
     if isinstance(value, Mapping):
-        fields = {name: _shar_field(node, paths) for name, paths in value.items()}
-        if "cuts" not in fields:
-            raise node.wrong("shar_path", "a folder, a list of them, or fields of which one is `cuts`")
-        with lhotse_errors(f"{node.key}.shar_path"):
+        fields = {name: _shar_field(paths, key) for name, paths in value.items()}
+        with lhotse_errors(key):
             sources = [LazySharIterator(fields=fields, shuffle_shards=True, seed=seed)]
-        return _mixture(sources, sources, [1], seed, finite, in_workers=True)
-    several = isinstance(value, (list, tuple))
-    weighted = [_weighted(node, "shar_path", entry) for entry in (value if several else [value])]
+        return _mixture(sources, [1], seed, options.force_finite, in_workers=True)
+    weighted = [_weighted(entry) for entry in (value if isinstance(value, (list, tuple)) else [value])]
     sources = []
     for path, _ in weighted:
         folder = Path(path).expanduser()
         if not any(folder.glob("cuts.*")):
-            raise ConfigError(f"{node.key}.shar_path: {path!r} has no cuts.*.jsonl.gz; expected a lhotse Shar folder")
+            raise ConfigError(f"{key}: {path!r} has no cuts.*.jsonl.gz; expected a lhotse Shar folder")
         with lhotse_errors(path):
             sources.append(LazySharIterator(in_dir=folder, shuffle_shards=True, seed=seed))
-    with own_readers(), lhotse_errors(f"{node.key}.shar_path"):
+    with own_readers(), lhotse_errors(key):
         counted = zip(sources, weighted, strict=True)
         weights = [len(source) if weight is None else weight for source, (_, weight) in counted]
-    return _mixture(sources, sources, weights, seed, finite, in_workers=True)
+    return _mixture(sources, weights, seed, options.force_finite, in_workers=True)
 
 
-def _read_cut_set(node: CheckedNode) -> CutSource:
+def _read_cut_set(options: LhotseSettings, path: str) -> CutSource:
     from lhotse import CutSet
     from lhotse.lazy import LazyMapper
 
     from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
 
-    path = node.config["cuts_path"]
-    if not isinstance(path, str):
-        raise node.wrong("cuts_path", "the path of a lhotse cut set, such as cuts.jsonl.gz")
+    key = f"{options.node}.cuts_path"
     file = resolve_path(path)
     reason = why_not_regular(file)
     if reason is not None:
-        raise ConfigError(f"{node.key}.cuts_path: {path!r}: {reason}; expected a lhotse cut set, such as cuts.jsonl.gz")
-    with own_readers(), lhotse_errors(f"{node.key}.cuts_path: {file}"):
+        raise ConfigError(f"{key}: {path!r}: {reason}; expected a lhotse cut set, such as cuts.jsonl.gz")
+    with own_readers(), lhotse_errors(f"{key}: {file}"):
         cuts = CutSet.from_file(file)
     if not isinstance(cuts, CutSet):
-        raise ConfigError(f"{node.key}.cuts_path: {file!r} has no cuts; expected a lhotse cut set")
+        raise ConfigError(f"{key}: {file!r} has no cuts; expected a lhotse cut set")
     return CutSource(LazyMapper(cuts, partial(_with_full_paths, folder=str(Path(file).parent))))
 
 
 def _mixture(
-    cuts: Sequence[Iterable[Cut]],
-    shuffled: Sequence[Any],
-    weights: Sequence[float],
-    seed: int,
-    finite: bool,
-    in_workers: bool = False,
+    sources: Sequence[Any], weights: Sequence[float], seed: int, finite: bool, in_workers: bool = False
 ) -> CutSource:
     """One stream of several, each by its weight, without an end unless `finite`."""
     from lhotse.lazy import LazyIteratorMultiplexer, LazyRepeater
 
-    streams = list(cuts) if finite else [LazyRepeater(part, preserve_id=True) for part in cuts]
+    streams = list(sources) if finite else [LazyRepeater(part, preserve_id=True) for part in sources]
     mixed = [LazyIteratorMultiplexer(*streams, weights=list(weights), seed=seed)] if len(streams) > 1 else []
     return CutSource(
-        mixed[0] if mixed else streams[0], list(shuffled), list(mixed), in_workers=in_workers, endless=not finite
+        mixed[0] if mixed else streams[0], list(sources), list(mixed), in_workers=in_workers, endless=not finite
     )
 
 
-def _weighted(node: CheckedNode, name: str, entry: Any) -> tuple[str, float | None]:
+def _weighted(entry: Any) -> tuple[str, float | None]:
     """A path and its weight in the mixture, None for as many as it holds: `path`, `[path]` or `[path, weight]`."""
-    path, weight = entry, None
-    if isinstance(entry, (list, tuple)) and len(entry) in (1, 2):
-        path, weight = entry[0], (entry[1] if len(entry) == 2 else None)
-    if (
-        not isinstance(path, str)
-        or not path
-        or path == "???"
-        or (weight is not None and type(weight) not in (int, float))
-    ):
-        raise node.wrong(name, "a path, or a list of paths or of [path, weight]")
-    return path, weight
+    if isinstance(entry, str):
+        return entry, None
+    return entry[0], entry[1] if len(entry) == 2 else None
 
 
-def _shard_files(node: CheckedNode, pattern: str) -> list[str]:
-    files = [resolve_path(name) for name in expand_paths([pattern], f"{node.key}.manifest_filepath")]
+def _shard_files(pattern: str, key: str) -> list[str]:
+    files = [resolve_path(name) for name in expand_paths([pattern], key)]
     for file in files:
         reason = why_not_regular(file)
         if reason is not None:
-            raise ManifestError(
-                f"{node.key}.manifest_filepath: {file!r}: {reason}; give the path of a JSON-lines manifest, "
-                "several as a list"
-            )
+            raise ManifestError(f"{key}: {file!r}: {reason}; give the path of a JSON-lines manifest, several as a list")
     return files
 
 
-def _shar_field(node: CheckedNode, paths: Any) -> list[str]:
-    names = [paths] if isinstance(paths, str) else paths
-    if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise node.wrong("shar_path", "for each field a path or a list of paths")
-    files = expand_paths(names, f"{node.key}.shar_path")
+def _shar_field(paths: Any, key: str) -> list[str]:
+    files = expand_paths([paths] if isinstance(paths, str) else paths, key)
     for file in files:
         reason = why_not_regular(file)
         if reason is not None:
-            raise ConfigError(f"{node.key}.shar_path: {file!r}: {reason}; expected a shard")
+            raise ConfigError(f"{key}: {file!r}: {reason}; expected a shard")
     return files
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from nest_ssl.atomic import remove_leftovers
 from nest_ssl.checkpoint import SavedModel, load_lightning_checkpoint, write_nemo
 from nest_ssl.compat import monitored_values, restore_loader_position, skips_saving
-from nest_ssl.config.settings import CheckpointSettings
+from nest_ssl.config.schema import CheckpointSettings
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFiles
 from nest_ssl.training.checkpointing.epoch_position import keep_epoch_unfinished

@@ -11,7 +11,7 @@ from typing import Any
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger, WandbLogger
 
-from nest_ssl.config.settings import ExperimentSettings
+from nest_ssl.config.schema import ExperimentSettings
 from nest_ssl.config.targets import check_arguments
 from nest_ssl.errors import ConfigError, one_line
 from nest_ssl.training.loggers.tags import GroupedTags

@@ -11,7 +11,7 @@ import pytest
 import nest_ssl.training
 from nest_ssl.apps.reference.descriptions import Section
 from nest_ssl.apps.reference.schema import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
-from nest_ssl.config.keys import check_keys, known_keys
+from nest_ssl.config.schema.tree import check_keys, known_keys
 from nest_ssl.config.targets import arguments_of
 from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
 from nest_ssl.errors import ConfigError

@@ -14,7 +14,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch.utils.data import DataLoader, IterableDataset
 
 from nest_ssl.checkpoint import SavedModel
-from nest_ssl.config.settings import CheckpointSettings
+from nest_ssl.config.schema import CheckpointSettings
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing import checkpoint_files, checkpoints

@@ -7,12 +7,12 @@ from typing import Any, get_type_hints
 
 from lightning.pytorch import Trainer
 
-from nest_ssl.config.settings import CHECKPOINT_KEYS, EARLY_STOPPING_KEYS, EXPERIMENT_KEYS
+from nest_ssl.config.schema.data import DataSettings
+from nest_ssl.config.schema.experiment import ExperimentSettings
+from nest_ssl.config.schema.lhotse import LhotseSettings
+from nest_ssl.config.schema.node import Node, check_values, keys_of, settings_of
 from nest_ssl.config.suggestions import suggestion
 from nest_ssl.config.targets import arguments_of, resolve
-from nest_ssl.config.values import check_types
-from nest_ssl.data.lhotse.configured import LHOTSE_KEYS
-from nest_ssl.data.loader import DATASET_KEYS
 from nest_ssl.errors import ConfigError
 from nest_ssl.model.build import MODEL_KEYS, PARTS
 
@@ -43,7 +43,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"trainer.{name}: cannot be set in a configuration; remove it")
     if isinstance(trainer.get("logger"), list | Mapping):
         raise ConfigError("trainer.logger: cannot be described in a configuration; expected true or false")
-    check_types(trainer, get_type_hints(Trainer.__init__), "trainer")
+    check_values(trainer, get_type_hints(Trainer.__init__), "trainer")
 
 
 def known_keys(config: Mapping[str, Any]) -> Keys:
@@ -53,11 +53,7 @@ def known_keys(config: Mapping[str, Any]) -> Keys:
         **_leaves(_TOP_LEVEL),
         "model": _model_keys(model if isinstance(model, Mapping) else {}),
         "trainer": _leaves(arguments_of(Trainer)),
-        "exp_manager": {
-            **_leaves(EXPERIMENT_KEYS),
-            "checkpoint_callback_params": _leaves(CHECKPOINT_KEYS),
-            "early_stopping_callback_params": _leaves(EARLY_STOPPING_KEYS),
-        },
+        "exp_manager": _declared_keys(ExperimentSettings),
     }
 
 
@@ -69,7 +65,7 @@ def _model_keys(model: Mapping[str, Any]) -> Keys:
 
 def _dataset_keys(node: Any, key: str) -> Keys:
     options = node if isinstance(node, Mapping) else {}
-    keys = _leaves(LHOTSE_KEYS if options.get("use_lhotse") else DATASET_KEYS)
+    keys = _leaves(keys_of(LhotseSettings if options.get("use_lhotse") else DataSettings))
     augmentor = options.get("batch_augmentor")
     if not isinstance(augmentor, Mapping):
         return keys
@@ -80,6 +76,11 @@ def _class_keys(node: Mapping[str, Any], key: str) -> Keys | None:
     if "_target_" not in node:
         raise ConfigError(f"{key}: has no `_target_` that names a class")
     return _leaves(["_target_", *arguments_of(resolve(str(node["_target_"]), key))])
+
+
+def _declared_keys(cls: type[Node]) -> Keys:
+    below = {name: setting.below for name, setting in settings_of(cls).items()}
+    return {name: _declared_keys(node) if (node := below.get(name)) else None for name in keys_of(cls)}
 
 
 def _leaves(names: Iterable[str]) -> Keys:

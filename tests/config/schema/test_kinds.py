@@ -5,7 +5,7 @@ from typing import Any, Optional, Union
 
 import pytest
 
-from nest_ssl.config.values import check_types
+from nest_ssl.config.schema.node import check_values
 from nest_ssl.errors import ConfigError
 
 HINTS = {
@@ -23,25 +23,25 @@ HINTS = {
     [{"steps": 3}, {"epochs": None}, {"limit": 1}, {"limit": 0.5}, {"flag": False}, {"either": True}, {"unknown": []}],
 )
 def test_declared_types_pass(config: dict[str, Any]) -> None:
-    check_types(config, HINTS, "trainer")
+    check_values(config, HINTS, "trainer")
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"steps": "abc"}, "trainer.steps: 'abc'; expected a whole number"),
-        ({"steps": 1e5}, "trainer.steps: 100000.0; expected a whole number"),
-        ({"steps": True}, "trainer.steps: True; expected a whole number"),
-        ({"steps": None}, "trainer.steps: None; expected a whole number"),
-        ({"epochs": [1]}, r"trainer.epochs: \[1\]; expected a whole number"),
-        ({"limit": "half"}, "trainer.limit: 'half'; expected a whole number or a number"),
-        ({"flag": "maybe"}, "trainer.flag: 'maybe'; expected true or false"),
+        ({"steps": "abc"}, "trainer.steps: is 'abc'; expected a whole number"),
+        ({"steps": 1e5}, "trainer.steps: is 100000.0; expected a whole number"),
+        ({"steps": True}, "trainer.steps: is True; expected a whole number"),
+        ({"steps": None}, "trainer.steps: is missing; expected a whole number"),
+        ({"epochs": [1]}, r"trainer.epochs: is \[1\]; expected a whole number"),
+        ({"limit": "half"}, "trainer.limit: is 'half'; expected a whole number or a number"),
+        ({"flag": "maybe"}, "trainer.flag: is 'maybe'; expected true or false"),
     ],
 )
 def test_other_types_are_refused_with_key_and_expectation(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_types(config, HINTS, "trainer")
+        check_values(config, HINTS, "trainer")
 
 
 def test_types_beyond_plain_values_are_left_to_their_owner() -> None:
-    check_types({"folder": 3}, HINTS, "trainer")
+    check_values({"folder": 3}, HINTS, "trainer")

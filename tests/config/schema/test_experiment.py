@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
-from nest_ssl.config.settings import read_settings
+from nest_ssl.config.schema import ExperimentSettings, read
 from nest_ssl.errors import ConfigError
+
+
+def read_settings(config: dict[str, Any]) -> ExperimentSettings:
+    return read(ExperimentSettings, config, "exp_manager")
 
 
 def test_nemos_defaults_hold_where_nothing_is_said() -> None:
@@ -48,16 +52,19 @@ def test_what_is_not_built_is_refused_by_name_when_switched_on_and_accepted_when
 
     read_settings(switched_off(node))
     (name,) = node
-    with pytest.raises(ConfigError, match=rf"^exp_manager\.{name}.*: not available here; "):
+    with pytest.raises(ConfigError, match=rf"^exp_manager\.{name}.*: is .*, which is not supported; "):
         read_settings(node)
 
 
 @pytest.mark.parametrize(
     ("node", "message"),
     [
-        ({"checkpoint_callback_params": {"mode": "up"}}, r"checkpoint_callback_params.mode: 'up'"),
-        ({"checkpoint_callback_params": {"save_top_k": "two"}}, r"save_top_k: 'two'; expected a whole number"),
-        ({"resume_if_exists": "sometimes"}, r"resume_if_exists: 'sometimes'; expected true or false"),
+        (
+            {"checkpoint_callback_params": {"mode": "up"}},
+            r"params.mode: is 'up'; expected one of min, max",
+        ),
+        ({"checkpoint_callback_params": {"save_top_k": "two"}}, r"save_top_k: is 'two'; expected a whole number"),
+        ({"resume_if_exists": "sometimes"}, r"resume_if_exists: is 'sometimes'; expected true or false"),
     ],
 )
 def test_a_value_of_a_wrong_kind_is_refused_with_its_key(node: dict[str, Any], message: str) -> None:

@@ -1,0 +1,28 @@
+"""Every key of a configuration, declared once: its type, its default and its bounds in a dataclass for each node.
+
+What a key means is said beside it in `words/*.yaml`, in English and Chinese. Keys of the classes that `_target_` names,
+of optimisers and of Lightning's `Trainer` are declared by those classes' signatures and have only their words here.
+"""
+
+from nest_ssl.config.schema.data import DataSettings, LoaderSettings
+from nest_ssl.config.schema.data_kinds import TAR_FILES, WEIGHTED_PATHS, split_paths
+from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
+from nest_ssl.config.schema.lhotse import LhotseSettings
+from nest_ssl.config.schema.node import Node, keys_of, read, read_value, wrong
+
+__all__ = [
+    "TAR_FILES",
+    "WEIGHTED_PATHS",
+    "CheckpointSettings",
+    "DataSettings",
+    "EarlyStoppingSettings",
+    "ExperimentSettings",
+    "LhotseSettings",
+    "LoaderSettings",
+    "Node",
+    "keys_of",
+    "read",
+    "read_value",
+    "split_paths",
+    "wrong",
+]

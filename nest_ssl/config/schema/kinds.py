@@ -1,0 +1,93 @@
+"""What a value of a configuration can be: a kind checks it, and describes itself in errors, tables and JSON Schema."""
+
+from __future__ import annotations
+
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A set of values; null does not belong to it."""
+
+    accepts: Callable[[Any], bool]
+    expected: str  # in errors: "a whole number >= 1"
+    name: str  # in tables: "int"
+    json: Mapping[str, Any] = field(default_factory=dict)  # JSON Schema
+    choices: Sequence[str] = ()  # from which an error suggests the nearest
+
+
+def whole(at_least: int | None = None) -> Kind:
+    """A whole number; true and false are none."""
+    if at_least is None:
+        return Kind(lambda value: type(value) is int, "a whole number", "int", {"type": "integer"})
+    return Kind(
+        lambda value: type(value) is int and value >= at_least,
+        f"a whole number >= {at_least}",
+        "int",
+        {"type": "integer", "minimum": at_least},
+    )
+
+
+def number(above: float | None = None, infinite: bool = False) -> Kind:
+    """A number; with a bound, a finite one unless `infinite`."""
+    if above is None:
+        return Kind(is_number, "a number", "float", {"type": "number"})
+    return Kind(
+        lambda value: is_number(value) and value > above and (infinite or value < math.inf),
+        "a finite number" if above == -math.inf else f"a number > {above:g}",
+        "float",
+        {"type": "number"} if above == -math.inf else {"type": "number", "exclusiveMinimum": above},
+    )
+
+
+def choice(choices: Iterable[Any]) -> Kind:
+    """One of the values of a `Literal`."""
+    values = tuple(choices)
+    names = [str(value) for value in values]
+    expected = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
+    return Kind(lambda value: value in values, expected, " | ".join(names), {"enum": list(values)}, names)
+
+
+def either(kinds: Sequence[Kind]) -> Kind:
+    """A value of any of the kinds."""
+    return Kind(
+        lambda value: any(kind.accepts(value) for kind in kinds),
+        " or ".join(kind.expected for kind in kinds),
+        " | ".join(kind.name for kind in kinds),
+        {"anyOf": [kind.json for kind in kinds]},
+        [name for kind in kinds for name in kind.choices],
+    )
+
+
+FLAG = Kind(lambda value: type(value) is bool, "true or false", "bool", {"type": "boolean"})
+TEXT = Kind(lambda value: isinstance(value, str), "text", "str", {"type": "string"})
+MAPPING = Kind(lambda value: isinstance(value, Mapping), "keys below it", "mapping", {"type": "object"})
+LIST = Kind(lambda value: isinstance(value, (list, tuple)), "a list", "list", {"type": "array"})
+ANY = Kind(lambda value: True, "any value", "any")
+
+
+def kind_of(hint: Any, at_least: int | None = None, above: float | None = None) -> Kind | None:
+    """The kind that a type declares, null aside; None for a type beyond YAML's plain values and their choices."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return choice(typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        kinds = [kind_of(member, at_least, above) for member in typing.get_args(hint) if member is not types.NoneType]
+        known = [kind for kind in kinds if kind is not None]
+        return None if len(known) < len(kinds) else known[0] if len(known) == 1 else either(known)
+    return {int: whole(at_least), float: number(above), bool: FLAG, str: TEXT}.get(hint)
+
+
+def allows_null(hint: Any) -> bool:
+    """Whether null is a value of the type."""
+    return hint is types.NoneType or types.NoneType in typing.get_args(hint)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; true and false are none."""
+    return type(value) in (int, float)
