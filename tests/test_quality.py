@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "environments": {"errors", "folder_lock"},
     "model": {"errors", "compat", "memory", "config"},  # of config, the table of classes alone: see ONLY
     "data": {"errors", "compat", "folder_lock", "atomic", "printable", "regular_file", "shell", "config"},
-    "config": {"errors", "compat", "moved", "regular_file", "shell", "checkpoint", "data", "model"},
+    "config": {"errors", "compat", "moved", "regular_file", "shell", "checkpoint", "model"},
     "checkpoint": {"errors", "compat", "atomic", "regular_file", "config", "model"},
     "training": {
         *("errors", "compat", "exit_codes", "folder_lock", "atomic", "regular_file", "printable", "shell"),
