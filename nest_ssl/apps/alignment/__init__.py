@@ -1,1 +1,1 @@
-"""Showing that our model is NeMo's."""
+"""Prove that our model computes what NeMo's computes: record both, compare, report."""

@@ -1,4 +1,4 @@
-"""Run NeMo and nest_ssl from one configuration, record both, compare them: the proof in one call."""
+"""Run NeMo and nest_ssl with one configuration, record both, and compare the recordings."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ _OWN_FILES = ("nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison
 
 @dataclass(frozen=True)
 class AlignmentRequest:
-    """What to align: a configuration, how long to train, what to record, where to put it."""
+    """The options of `nest-ssl align`."""
 
     command: CommandLine
     output: Path
     nemo_python: str
     steps: int = 2
-    save_steps: str | None = None  # the first and the last
+    save_steps: str | None = None  # by default the first and the last
     seed: int = 42
     replay: bool = False
     tolerance: Tolerance = field(default_factory=Tolerance)
 
 
 def align(request: AlignmentRequest) -> Comparison:
-    """Both recordings, the comparison of them, and the report, all in `request.output`."""
+    """Make both recordings, their comparison and the report, all in `request.output`."""
     with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
         return _align(request)
 
@@ -72,7 +72,7 @@ def _align(request: AlignmentRequest) -> Comparison:
 
 
 def _prepare(request: AlignmentRequest) -> None:
-    """The configuration that both sides get, complete and fit for this machine, as `config.yaml`."""
+    """Write `config.yaml`, the complete configuration of both sides, adjusted to this machine."""
     cfg = load_config(request.command)
     try:
         require_exact(cfg.model)
@@ -83,13 +83,13 @@ def _prepare(request: AlignmentRequest) -> None:
     cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
     _clear(request.output)
     fit_to_machine(cfg, Machine.here())
-    (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # before anything else: all of this is ours
+    (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # first of all, because it marks the folder as ours
     _settle_manifests(cfg, request.output)
     (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
 
 
 def _steps_to_record(request: AlignmentRequest) -> list[int]:
-    """As asked for; by default the first and the last, in a replay the first two (it needs the weights before each)."""
+    """Return the steps to record: by default the first and the last; for a replay, which needs earlier weights, two."""
     last = request.steps - 1
     chosen = request.save_steps or {0, min(1, last) if request.replay else last}
     steps = list(parse_steps(chosen, "--save-steps"))
@@ -99,7 +99,7 @@ def _steps_to_record(request: AlignmentRequest) -> list[int]:
 
 
 def _clear(output: Path) -> None:
-    """An earlier alignment gives way to the new one; a folder of anything else is not touched."""
+    """Remove an earlier alignment; refuse a folder with other files."""
     if any(path.name != LOCK for path in output.iterdir()) and not _is_alignment(output):
         raise NestError(f"{output}: holds other files; give a new folder with --output")
     for name in _OWN_FILES:
@@ -108,7 +108,7 @@ def _clear(output: Path) -> None:
 
 
 def _is_alignment(output: Path) -> bool:
-    """Whether this command made the folder: anybody's project may have a `config.yaml` and a folder `nemo`."""
+    """Return whether this command made the folder; other projects may have a `config.yaml` and a folder `nemo` too."""
     try:
         with (output / _CONFIG).open(encoding="utf-8") as file:
             return file.readline() == _MARK
@@ -117,7 +117,7 @@ def _is_alignment(output: Path) -> bool:
 
 
 def _settle_manifests(cfg: DictConfig, output: Path) -> None:
-    """Absolute paths, because the two sides look for relative ones in their own ways; dummy data by default."""
+    """Make paths absolute, because the two sides resolve relative ones differently; make the dummy data if needed."""
     train = cfg.model.train_ds
     if train.manifest_filepath == "data/dummy_ssl/train_manifest.json" and not Path(train.manifest_filepath).is_file():
         corpus = make_dummy_corpus(output / "dummy_ssl")
@@ -137,7 +137,7 @@ def _run_nemo(request: AlignmentRequest) -> Recording:
 
 
 def _replay(nemo: Recording, folder: Path) -> Recording:
-    """All steps whose weights before the step are there: those of the step before it, or the initial ones."""
+    """Replay all steps whose weights before the step were recorded, with the step before it or as initial weights."""
     steps = [step for step in nemo.steps if step == 0 or step - 1 in nemo.steps]
     for step in nemo.steps:
         if step not in steps:
@@ -154,7 +154,7 @@ def _run_ours(request: AlignmentRequest) -> Recording:
 
 
 def _run(name: str, program: list[str], output: Path, recording: Path) -> Recording:
-    """Train and record in a process of its own; what it prints goes to a log, the recorder's lines to the terminal."""
+    """Train and record in a separate process; its output goes to a log, the recorder's messages to the terminal."""
     arguments = ["--config-path", str(output), "--config-name", "config", f"output_dir={recording}"]
     log = recording.with_suffix(".log")
     started = time.monotonic()
@@ -191,7 +191,7 @@ def _follow(process: subprocess.Popen[str], file: Any, name: str) -> None:
 
 
 def _environment() -> Mapping[str, str]:
-    """The same number of threads on both sides, because it decides the order of sums, and our package for our side."""
+    """Set the same number of threads for both sides, because it decides the order of sums; and find our package."""
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {"OMP_NUM_THREADS": str(torch.get_num_threads()), **os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"}

@@ -1,4 +1,4 @@
-"""What two runs must have in common to be compared: seed, data, configuration, precision, device, threads."""
+"""List the settings that differ between two recordings: seed, data, configuration, precision, device, threads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITHOUT_EFFECT = ("pin_memory", "target", "nemo_version")
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that the two runs have differently; None where one has it not."""
+    """A setting that differs between the two runs; None if a run does not have it."""
 
     key: str
     nemo: Any
@@ -28,7 +28,7 @@ class Setting:
 
 
 def differing_settings(nemo: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Setting]:
-    """What differs between the metadata of two recordings."""
+    """Return the settings that differ between the metadata of two recordings."""
     theirs, mine = dict(_settings(nemo)), dict(_settings(ours))
     pairs = (Setting(key, theirs.get(key), mine.get(key)) for key in dict.fromkeys([*theirs, *mine]))
     return [pair for pair in pairs if pair.nemo != pair.ours]
@@ -46,7 +46,7 @@ def _settings(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _flattened(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Values by dotted key; a class goes by its own name and a file by its own, wherever they are."""
+    """Yield values by dotted key; of classes and files only the name counts, not the module or folder."""
     name = key.rpartition(".")[2]
     if name in _WITHOUT_EFFECT or node is None:
         return

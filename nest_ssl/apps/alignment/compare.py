@@ -1,4 +1,4 @@
-"""Compare two recordings, NeMo's and ours, part by part: structure, forward, loss, gradients, layers."""
+"""Compare two recordings, NeMo's and ours, in sections: structure, weights, batch, forward, loss, gradients, layers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precis
 
 @dataclass
 class StepComparison:
-    """One step of both runs."""
+    """The comparison of one step."""
 
     step: int
     losses: tuple[float, float]  # NeMo's, ours
@@ -43,7 +43,7 @@ class StepComparison:
 
     @property
     def sections(self) -> list[Section]:
-        """In the order in which a step computes them."""
+        """All sections, in the order in which a step computes them."""
         return [self.batch, self.layers, self.forward, self.loss, self.gradients, self.weights]
 
     @property
@@ -57,7 +57,7 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What both runs logged of one step: (NeMo's, ours)."""
+    """What both runs logged for one step: (NeMo's, ours)."""
 
     step: int
     loss: tuple[float, float]
@@ -89,7 +89,7 @@ class CurvePoint:
 
 @dataclass
 class Comparison:
-    """Two whole recordings."""
+    """The comparison of two recordings."""
 
     nemo: Mapping[str, Any]  # metadata
     ours: Mapping[str, Any]
@@ -102,24 +102,24 @@ class Comparison:
 
     @property
     def placed_sections(self) -> list[tuple[int | None, Section]]:
-        """Every section in the order in which a run computes them, and its step; None before the first."""
+        """Every section with its step (None before the first), in the order in which a run computes them."""
         before: list[tuple[int | None, Section]] = [(None, self.structure), (None, self.initial_weights)]
         return before + [(step.step, section) for step in self.steps for section in step.sections]
 
     @property
     def numbers(self) -> int:
-        """How many were compared, initial weights included."""
+        """How many numbers were compared, including the initial weights."""
         return sum(item.numbers for _, section in self.placed_sections for item in section.items)
 
     @property
     def aligned(self) -> bool:
-        """No mismatch anywhere, also not in the losses and gradient norms of steps that were not recorded whole."""
+        """Whether nothing differs beyond the tolerance, also not the logged values of steps without tensors."""
         parts = [self.structure.aligned, self.initial_weights.aligned, *(step.aligned for step in self.steps)]
         return bool(self.steps) and all(parts) and self.first_parting is None
 
     @property
     def identical(self) -> bool:
-        """Aligned, and every number the same to the last bit."""
+        """Whether every number is the same to the last bit."""
         parts = [self.structure.all_identical, self.initial_weights.all_identical]
         parts += [step.identical for step in self.steps]
         return self.aligned and all(parts) and all(point.within(Tolerance(0, 0)) for point in self.curves)
@@ -131,12 +131,12 @@ class Comparison:
 
     @property
     def differing_settings(self) -> list[Setting]:
-        """Why the two may differ before any of their mathematics does."""
+        """Settings that differ, a possible reason for other results."""
         return differing_settings(self.nemo, self.ours)
 
     @property
     def replayed(self) -> bool:
-        """Our side was fed NeMo's batch, weights, mask and dropout."""
+        """Whether our side was given NeMo's batch, weights, mask and dropout."""
         return bool(self.ours.get("replay"))
 
 
@@ -165,7 +165,7 @@ def compare(
 
 
 def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
-    """Names, shapes, types and kinds (trainable, frozen, buffer) of all tensors."""
+    """Compare names, shapes, types and kinds (trainable, frozen, buffer) of all tensors."""
     section = Section("structure")
     for name in dict.fromkeys([*theirs, *ours]):
         if name in theirs and name in ours:
@@ -188,7 +188,7 @@ def _compare_initial_weights(theirs: Recording, ours: Recording, tolerance: Tole
 def _compare_step(
     theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool, replayed: bool
 ) -> StepComparison:
-    """One step; of a replay, what was given to our side (batch, weights, mask) proves nothing and is left out."""
+    """Compare one step; of a replay without what was given to our side (batch, weights, mask), which proves nothing."""
     their_loss, our_loss = theirs.loss, ours.loss
     weights = Section("weights")
     their_weights, our_weights = theirs.weights, ours.weights
@@ -215,7 +215,7 @@ def _compare_step(
 
 
 def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
-    """The tensors of a batch; which files they come from is written differently by the two."""
+    """Compare the tensors of a batch; its lists of file names are written differently by the two sides."""
     their_tensors, our_tensors = (
         {name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)
     )
@@ -223,10 +223,9 @@ def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], toleran
 
 
 def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
-    """Every call of every layer, in NeMo's order.
+    """Compare every call of every layer, in NeMo's order.
 
-    A layer that one side computes without calling it as a layer is listed apart: the layer around it, which is
-    compared, holds its result.
+    A layer that only one side calls is no difference if a layer around it is compared, which contains its result.
     """
     section = Section("layers")
     calls = sorted(((call, name, i) for name, of in theirs.items() for i, call in enumerate(of)), key=_order)

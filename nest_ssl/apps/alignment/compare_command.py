@@ -1,4 +1,4 @@
-"""`tools/compare_nemo_nest_outputs.py`: two recordings in, five sections and a verdict out."""
+"""`tools/compare_nemo_nest_outputs.py`: compare two recordings, and print five sections and a verdict."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MATCH, MISMATCH, NOTHING_COMPARED = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 when everything matches, 1 on any mismatch, 2 when nothing could be compared."""
+    """Return 0 if everything matches, 1 on any mismatch, 2 if nothing could be compared."""
     options = _parse(argv)
     try:
         tolerance = Tolerance(options.atol, options.rtol)
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def save_comparison(comparison: Comparison, path: Path) -> None:
-    """All results as plain values: a pickle, or JSON where the name ends so."""
+    """Write all results as plain values: as JSON if the name ends in .json, else as a pickle."""
     results = as_plain(comparison)
     as_json = path.suffix.lower() == ".json"
     content = json.dumps(results, indent=1).encode() if as_json else pickle.dumps(results, protocol=4)
@@ -53,7 +53,7 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def as_plain(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as tables, lists and numbers; an infinite difference becomes None, which JSON can hold."""
+    """Return the comparison as tables, lists and numbers; infinity becomes None, because JSON has none."""
     return {
         "verdict": verdict(comparison),
         "aligned": comparison.aligned,

@@ -1,4 +1,4 @@
-"""Print, as JSON, what NeMo's models of some configurations are made of; runs where NeMo is, needs nothing of ours.
+"""Print the tensors of NeMo's models of some configurations as JSON; runs in NeMo's environment, without nest_ssl.
 
 python nemo_parameters.py MODEL.yaml...
 """
@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _leave_memory_untouched() -> None:
-    """Skip initial values: only shapes matter here, and the largest model would take gigabytes and a minute."""
+    """Skip initial values: only shapes matter here, and the largest model would need gigabytes and a minute."""
     import torch
 
     for name, _ in inspect.getmembers(torch.nn.init, inspect.isfunction):

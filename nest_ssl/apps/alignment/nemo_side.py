@@ -1,6 +1,6 @@
-"""Train NeMo's own NEST model and record what it does; runs where NeMo is, and needs nothing of nest_ssl installed.
+"""Train NeMo's own NEST model and record it; runs in NeMo's environment, where nest_ssl is not installed.
 
-`tools/masked_token_pred_pretrain_with_saver.py` is its command line; the recorder lies beside this file.
+`tools/masked_token_pred_pretrain_with_saver.py` is its command line; the recorder is in the folder beside this file.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         train(cfg, recorder, recording)
     except (recorder.RecordingError, ConfigurationError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2  # as every command of nest_ssl, which is not where NeMo is
+        return 2  # as every command of nest_ssl, whose constant cannot be imported here
     print(f"recorded in {recording.output_dir}")
     return 0
 
 
 class ConfigurationError(Exception):
-    """The command line asks for something that is not there; the message says what."""
+    """The command line names something that does not exist; the message says what."""
 
 
 def train(cfg: Any, recorder: ModuleType, options: Any) -> None:
-    """NeMo's own order: seed, trainer, model, weights to start from, fit."""
+    """Train in NeMo's own order: seed, trainer, model, weights to start from, fit."""
     import lightning.pytorch as pl
     import nemo
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
@@ -64,7 +64,7 @@ def train(cfg: Any, recorder: ModuleType, options: Any) -> None:
 
 
 def _count_validations_across_epochs(trainer: Any, loader: Any) -> None:
-    """Where an epoch has fewer steps than `val_check_interval`, which Lightning refuses; nest_ssl does the same."""
+    """Allow a `val_check_interval` above the steps of an epoch, which Lightning refuses; nest_ssl does the same."""
     if not isinstance(trainer.val_check_interval, int) or not hasattr(loader, "__len__"):
         return
     limit = trainer.limit_train_batches
@@ -74,7 +74,7 @@ def _count_validations_across_epochs(trainer: Any, loader: Any) -> None:
 
 
 def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
-    """The configuration with its overrides, none of which needs a `+`, made to fit this machine."""
+    """Compose the configuration with its overrides, none of which needs a `+`, and adjust it to this machine."""
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.errors import HydraException
@@ -98,7 +98,7 @@ def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
 
 
 def find_config_dir(folder: str | None, name: str) -> Path:
-    """The folder of NAME.yaml, from here or above this file; ours stands in for NeMo's, which only a checkout has."""
+    """Find the folder of NAME.yaml; ours replaces NeMo's, which only a checkout of NeMo has."""
     given = [folder or NEMO_CONFIG]
     if given == [NEMO_CONFIG]:
         given.append("config")
@@ -110,13 +110,13 @@ def find_config_dir(folder: str | None, name: str) -> Path:
 
 
 def _bases() -> list[Path]:
-    """Where a relative path may start: here, and every folder above this file and above the script that was started."""
+    """Return the folders where a relative path may start: here, and all above this file and the started script."""
     above = [*Path(__file__).resolve().parents, *Path(sys.argv[0]).resolve().parents]
     return [Path.cwd(), *above, *(base / PROJECT_FOLDER for base in [Path.cwd(), *Path.cwd().parents])]
 
 
 def _lenient(override: str, groups: set[str]) -> str:
-    """`key=value` adds the key if need be; what Hydra would take for a sweep is one value."""
+    """Let `key=value` add a missing key, and quote values that Hydra would take for a sweep."""
     match = re.fullmatch(r"\+{0,2}([^\s=+~][^\s=]*)=(.*)", override, re.DOTALL)
     if match is None or match[1].partition("@")[0] in groups:
         return override
@@ -126,7 +126,7 @@ def _lenient(override: str, groups: set[str]) -> str:
 
 
 def _fit_to_machine(trainer: Any) -> None:
-    """What a configuration for GPUs has to be on a machine without one, a line for each change."""
+    """Adjust a configuration for GPUs to a machine without one, and print each change."""
     import torch
 
     if torch.cuda.is_available():
@@ -142,32 +142,32 @@ def _fit_to_machine(trainer: Any) -> None:
 
 
 def _resolved(path: Any) -> Any:
-    """A manifest's path, `nest_ssl_project/...` looked for wherever that project may lie."""
+    """Return the absolute path of a manifest; `nest_ssl_project/...` is searched in all possible places."""
     if not isinstance(path, str):
         return [_resolved(item) for item in path]
     for candidate in _candidates(path):
         if candidate.is_file():
             return str(candidate.resolve())
     if "://" in path or any(mark in path for mark in ("_OP_", "{", "(", ",")):
-        return path  # remote files, shards and lists, which NeMo takes apart itself
+        return path  # remote files, shards and lists, which NeMo resolves itself
     raise ConfigurationError(f"{path!r} does not exist; give the path of a JSON-lines manifest")
 
 
 def _candidates(path: str) -> list[Path]:
     names = [path]
     if path.replace("\\", "/").startswith(f"{PROJECT_FOLDER}/"):
-        names.append(path[len(PROJECT_FOLDER) + 1 :])  # the project's folder may go by another name
+        names.append(path[len(PROJECT_FOLDER) + 1 :])  # the project's folder may have another name
     return [Path(path).expanduser(), *(base / name for name in names for base in _bases())]
 
 
 def _load_recorder() -> ModuleType:
-    """The recorder from beside this file, without the package around it."""
+    """Import the recorder from the folder beside this file, without the package around it."""
     name = "nest_ssl_recorder"
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("recorder") / "__init__.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # its modules import each other, and dataclasses look theirs up
+    sys.modules[name] = module  # needed by imports inside the recorder and by dataclasses
     spec.loader.exec_module(module)
     return module
 

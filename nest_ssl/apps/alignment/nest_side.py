@@ -1,4 +1,4 @@
-"""Train our model and record what it does, with the recorder that watches NeMo: `train_with_saver.py`."""
+"""`train_with_saver.py`: train our model and record it, with the recorder that is also used for NeMo."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None, config_dir: Path = Path("config")) -> int:
-    """Train as the command line says, and record the steps that `save_steps` names; the exit code."""
+    """Train as the command line says, record the steps in `save_steps`, and return the exit code."""
     return run.main(argv, config_dir, program="train_with_saver.py", run=record)
 
 
 def record(cfg: DictConfig, *, command: Sequence[str]) -> None:
-    """One run whose only result is its recording: no experiment folder, no checkpoints."""
+    """Run without experiment folder and checkpoints: the only result is the recording."""
     cfg.exp_manager = None
     cfg.trainer.update(logger=False, enable_checkpointing=False)
     try:
@@ -42,7 +42,7 @@ def record(cfg: DictConfig, *, command: Sequence[str]) -> None:
 
 
 class _Lock(Callback):
-    """Holds the recording's folder, in the first process, from before it is written to until `held` ends."""
+    """Locks the recording's folder, in the first process, from before the first write until `held` ends."""
 
     def __init__(self, folder: Path, held: contextlib.ExitStack) -> None:
         self.folder = folder

@@ -1,4 +1,4 @@
-"""What our model and NeMo's are made of, tensor by tensor: names, shapes, types, and how many numbers that is."""
+"""Compare the tensors of our model and NeMo's: names, shapes, types and counts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ALL, _LEARNING = "all parameters", "trainable"
 
 @dataclass(frozen=True)
 class TensorKind:
-    """Everything about a tensor but its values; `kind` is trainable, frozen or buffer, unknown in an archive."""
+    """A tensor's shape, type and kind: trainable, frozen or buffer, or unknown (from an archive)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -47,7 +47,7 @@ Inventory = Mapping[str, TensorKind]
 
 @dataclass(frozen=True)
 class ParameterComparison:
-    """Two inventories side by side."""
+    """The tensors of both models, and their differences."""
 
     ours: Inventory
     theirs: Inventory
@@ -55,25 +55,25 @@ class ParameterComparison:
 
 
 def our_parameters(cfg: DictConfig) -> Inventory:
-    """The tensors of our model of a `model` node; nothing is allocated, so the largest size takes no memory."""
+    """Return the tensors of our model of a `model` node, without allocating them."""
     with torch.device("meta"):
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
     return _inventory(structure_of(model)["tensors"])
 
 
 def archive_parameters(path: Path) -> Inventory:
-    """The tensors in a `.nemo` archive."""
+    """Return the tensors in a `.nemo` archive."""
     tensors = load_nemo(path).state_dict.items()
     return {name: TensorKind(tuple(tensor.shape), dtype_name(tensor)) for name, tensor in tensors}
 
 
 def recorded_parameters(folder: Path) -> Inventory:
-    """The tensors of the model that was recorded in a folder."""
+    """Return the tensors of the model of a recording."""
     return _inventory(Recording(folder).structure["tensors"])
 
 
 def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Inventory]:
-    """The tensors of NeMo's models of the same nodes, built by an interpreter that has NeMo."""
+    """Return the tensors of NeMo's models of the same nodes, built by an interpreter that has NeMo."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"model_{index}.yaml" for index in range(len(cfgs))]
         for cfg, path in zip(cfgs, paths, strict=True):
@@ -93,7 +93,7 @@ def _inventory(tensors: Mapping[str, Any]) -> Inventory:
 
 
 def compare_parameters(ours: Inventory, theirs: Inventory) -> ParameterComparison:
-    """Every tensor that one side lacks or has differently; an archive does not say which of its tensors learn."""
+    """Find every tensor that is missing or different on one side; an archive does not say which are trainable."""
     theirs = {
         name: replace(t, kind=t.kind or (ours[name].kind if name in ours else None)) for name, t in theirs.items()
     }
@@ -106,7 +106,7 @@ def compare_parameters(ours: Inventory, theirs: Inventory) -> ParameterCompariso
 
 
 def report(comparison: ParameterComparison, every_tensor: bool = False) -> str:
-    """Totals by module, both sides, then the verdict and the first differences."""
+    """Return totals by module of both sides, the first differences, and the verdict."""
     ours, theirs = _totals(comparison.ours), _totals(comparison.theirs)
     lines = [f"{'module':<24}{'ours':>16}{'NeMo':>16}"]
     lines += [f"{name:<24}{ours[name]:>16,}{theirs[name]:>16,}" for name in dict.fromkeys([*ours, *theirs])]
@@ -121,7 +121,7 @@ def report(comparison: ParameterComparison, every_tensor: bool = False) -> str:
 
 
 def table_of_sizes(comparisons: Mapping[str, ParameterComparison]) -> str:
-    """One line for each size: how many parameters on either side, how many of them learn, and whether all agree."""
+    """Return one line per size: parameters of both sides, trainable ones, and whether all tensors agree."""
     lines = [f"{'size':<12}{'ours':>16}{'NeMo':>16}{'trainable':>16}  tensors"]
     for name, comparison in comparisons.items():
         ours, theirs = _totals(comparison.ours), _totals(comparison.theirs)
@@ -132,7 +132,7 @@ def table_of_sizes(comparisons: Mapping[str, ParameterComparison]) -> str:
 
 
 def _totals(inventory: Inventory) -> Counter[str]:
-    """Numbers in each top-level module, then in all parameters, then in those that learn."""
+    """Count the numbers in each top-level module, in all parameters, and in the trainable ones."""
     totals: Counter[str] = Counter()
     for name, tensor in inventory.items():
         if tensor.kind != "buffer":

@@ -1,4 +1,4 @@
-"""`tools/compare_with_nemo.py`: our model's parameters beside NeMo's, name by name and shape by shape."""
+"""`tools/compare_with_nemo.py`: compare our model's parameters with NeMo's, by name and shape."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SAME, DIFFERENT, NOTHING_COMPARED = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None, description: str | None = __doc__) -> int:
-    """0 when both have the same tensors, 1 when they differ, 2 when nothing could be compared."""
+    """Return 0 if both have the same tensors, 1 if they differ, 2 if nothing could be compared."""
     from nest_ssl.config.presets import preset_folder
 
     options, folder = _parse(argv, description), preset_folder()
@@ -48,7 +48,7 @@ def _compare_one(options: argparse.Namespace, folder: Path) -> ParameterComparis
 
 
 def _compare_all_sizes(options: argparse.Namespace, folder: Path) -> dict[str, ParameterComparison]:
-    """The smallest first."""
+    """Compare every preset size, the smallest first."""
     sizes = [path.stem for path in (folder / "size").glob("*.yaml")]
     cfgs = [compose(folder, options.config_name, [f"+size={size}", *options.overrides]).model for size in sizes]
     theirs = parameters.nemo_parameters(cfgs, _nemo_python(options))
@@ -72,10 +72,8 @@ def _parse(argv: Sequence[str] | None, description: str | None) -> argparse.Name
     parser.add_argument("--config-name", default=DEFAULT_CONFIG, help="file in config/ (default: %(default)s)")
     parser.add_argument("--nemo-python", help="an interpreter that has NeMo")
     against = parser.add_mutually_exclusive_group()
-    against.add_argument("--archive", type=Path, help="compare with a .nemo file, in place of NeMo itself")
-    against.add_argument(
-        "--recording", type=Path, help="compare with the model of a recording, in place of NeMo itself"
-    )
+    against.add_argument("--archive", type=Path, help="compare with a .nemo file instead of NeMo")
+    against.add_argument("--recording", type=Path, help="compare with the model of a recording instead of NeMo")
     against.add_argument("--all-sizes", action="store_true", help="compare every preset size")
     parser.add_argument("--list", action="store_true", help="list every tensor")
     return parser.parse_intermixed_args(argv)

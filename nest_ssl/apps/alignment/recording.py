@@ -1,4 +1,4 @@
-"""Read a recording that may come from anywhere: tensors and plain values come out of it, code never runs."""
+"""Read a recording from any source: only tensors and plain values are loaded, and no code runs."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nest_ssl.checkpoint.safe_load import load_tensors, reading
 from nest_ssl.errors import CheckpointError, one_line
 from nest_ssl.regular_file import open_regular
 
-# What is read of the metadata, and as what.
+# The types of the metadata that are read.
 _METADATA: dict[str, Any] = {"versions": dict, "config": (dict, NoneType), "history": list}
 _CURVES = ("loss", "grad_norm", "lr")
 
 
 class RecordedStep:
-    """One `step_N` folder; every file is read when it is asked for."""
+    """One `step_N` folder; each property reads its file."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
@@ -49,12 +49,12 @@ class RecordedStep:
 
     @property
     def weights(self) -> dict[str, Tensor] | None:
-        """After the optimiser's step; a replay takes none."""
+        """The weights after the optimiser's step; a replay has none."""
         return self._tensors("parameter_weights.pt") if (self.folder / "parameter_weights.pt").exists() else None
 
     @property
     def layers(self) -> dict[str, list[dict[str, Any]]]:
-        """Calls by layer, each with `order`, `type`, `inputs` and `outputs`."""
+        """The calls of each layer, with `order`, `type`, `inputs` and `outputs`."""
         path = self.folder / "layer_outputs.pkl"
         layers = self._table(path.name)
         for name, calls in layers.items():
@@ -154,7 +154,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_tensor_kind(tensor: Any) -> bool:
-    """Whether this says what `structure_of` says of a tensor."""
+    """Return whether this describes a tensor as `structure_of` does."""
     if not isinstance(tensor, dict) or not all(isinstance(tensor.get(name), str) for name in ("dtype", "kind")):
         return False
     shape = tensor.get("shape")

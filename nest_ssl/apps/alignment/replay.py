@@ -1,7 +1,6 @@
-"""Feed our model what NeMo recorded, its batch, weights, mask, dither and dropout, and record what ours makes of it.
+"""Give our model what NeMo recorded, its batch, weights, mask, dither and dropout, and record what ours computes.
 
-What is left to differ is the mathematics alone, so that also a NeMo whose random numbers come in another order can be
-compared with.
+Only the computation can differ then, so NeMo versions that draw random numbers in another order can be compared too.
 """
 
 from __future__ import annotations
@@ -41,12 +40,15 @@ Layers = Mapping[str, list[dict[str, Any]]]
 
 
 def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
-    """Our recording of the same steps, made from NeMo's."""
+    """Make our recording of the same steps from NeMo's."""
     _check_replayable(theirs)
     model = _build(theirs)
     empty_recording(folder)
     with _threads(theirs):
-        history = [_replay_step(model, theirs, number, folder) for number in steps]
+        history = []
+        for number in steps:
+            with _as_one_line(theirs, f"step {number} cannot be replayed"):
+                history.append(_replay_step(model, theirs, number, folder))
         versions = {"nest_ssl": nest_ssl.__version__, **machine_versions()}
     write_plain(structure_of(model), folder / "model_structure.pkl")
     write_plain(
@@ -79,11 +81,6 @@ def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
 def _replay_step(
     model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path
 ) -> dict[str, Any]:
-    with _as_one_line(theirs, f"step {number} cannot be replayed"):
-        return _follow(model, theirs, number, folder)
-
-
-def _follow(model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path) -> dict[str, Any]:
     step = theirs.step(number)
     _load_weights_before(model, theirs, number)
     layers, batch = step.layers, step.batch
@@ -110,7 +107,7 @@ def _follow(model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number:
 
 @contextlib.contextmanager
 def _as_one_line(theirs: Recording, what: str) -> Iterator[None]:
-    """Settings and tensors that nobody would record can make anything fail."""
+    """Turn any error into one line: settings and tensors of a damaged recording can make anything fail."""
     try:
         yield
     except NestError:
@@ -120,7 +117,7 @@ def _as_one_line(theirs: Recording, what: str) -> Iterator[None]:
 
 
 def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> None:
-    """The weights that a step began with: the initial ones, or those after the step before it."""
+    """Load the weights that a step started with: the initial ones, or those after the step before it."""
     weights = theirs.initial_weights if number == 0 else theirs.step(number - 1).weights
     if weights is None:
         raise NestError(f"{theirs.folder}: step {number - 1} has no weights, so step {number} cannot be replayed")
@@ -133,7 +130,7 @@ def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> No
 
 @contextlib.contextmanager
 def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Iterator[dict[str, Tensor]]:
-    """While this is open, masks and dropout are the recorded ones; yields what the model's forward returns."""
+    """Use the recorded masks and dropout within the block; yield what the model's forward returns."""
     mask = step.outputs["masks"][:, 0].bool()  # (B, D, T) -> (B, T): the same for all features
     hooks = [
         module.register_forward_hook(_RecordedDropout(name, layers))
@@ -153,7 +150,7 @@ def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers:
 
 
 class _RecordedDropout:
-    """Drops what NeMo's dropout of that name dropped, call by call."""
+    """Drops, in each call, the elements that NeMo's dropout of the same name dropped."""
 
     def __init__(self, name: str, layers: Layers) -> None:
         self._name = name
@@ -163,16 +160,16 @@ class _RecordedDropout:
         call = next(self._calls, None)
         if call is None:
             raise NestError(f"{self._name}: its dropout was not recorded; record all layers, or with dropout 0")
-        (x,), kept = args, call["outputs"]["0"] != 0  # where x itself was 0, either answer gives 0
+        (x,), kept = args, call["outputs"]["0"] != 0  # where x itself is 0, the result is 0 in any case
         if kept.shape != x.shape:
             raise NestError(f"{self._name}: NeMo dropped from {list(kept.shape)}, ours has {list(x.shape)}")
         return x * kept.to(x.dtype).div_(1 - module.p)  # type: ignore[operator]  # as PyTorch does
 
 
 def _give_dither(model: EncDecDenoiseMaskedTokenPredModel, layers: Layers) -> Any:
-    """Replace the preprocessor's signals by NeMo's with its dither, after they were compared as they came.
+    """Replace the preprocessor's input signals, after they were recorded, by NeMo's signals with dither.
 
-    NeMo adds dither in place, in the layer inside its preprocessor: what that overwrote is the dithered signal.
+    NeMo adds dither in place, in the layer inside its preprocessor: the overwritten input is the dithered signal.
     """
     dithered = [
         next(iter(call.get("changed", {}).values()), None) for call in layers.get("preprocessor.featurizer", [])
@@ -203,7 +200,7 @@ def _precision(theirs: Recording) -> str:
 
 @contextlib.contextmanager
 def _threads(theirs: Recording) -> Iterator[None]:
-    """As many threads as NeMo had: they decide the order of sums."""
+    """Use as many threads as NeMo did, because they decide the order of sums."""
     own, recorded = torch.get_num_threads(), str(theirs.metadata.get("versions", {}).get("threads", ""))
     torch.set_num_threads(min(int(recorded), _MOST_THREADS) if recorded.isdecimal() and int(recorded) else own)
     try:
@@ -214,7 +211,7 @@ def _threads(theirs: Recording) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _computing_as(theirs: Recording) -> Iterator[None]:
-    """NeMo's precision: what Lightning sets up around a training step."""
+    """Compute in NeMo's precision, as Lightning sets it up around a training step."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64 if _precision(theirs) == "64-true" else default)
     try:
@@ -225,7 +222,7 @@ def _computing_as(theirs: Recording) -> Iterator[None]:
 
 
 def _check_replayable(theirs: Recording) -> None:
-    """Everything random must be in the recording; what cannot be is refused by name."""
+    """Refuse recordings whose randomness is not recorded, and say why."""
     config = theirs.metadata.get("config") or {}
     nodes = {name: node for name, node in config.items() if isinstance(node, dict)}
     encoder, features = nodes.get("encoder", {}), nodes.get("preprocessor", {})

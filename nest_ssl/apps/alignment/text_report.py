@@ -1,4 +1,4 @@
-"""A comparison in words, for the terminal: five sections, then the verdict."""
+"""Print a comparison on the terminal: five sections, then the verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 10  # mismatches in full
 
 
 def text_report(comparison: Comparison) -> str:
-    """Structure once, the other sections for every step compared."""
+    """Return the full report: structure once, the other sections for every step."""
     lines = [*_settings(comparison), *_heading("1. Model structure"), *_structure(comparison)]
     for step in comparison.steps:
         suffix = f" (step {step.step})" if len(comparison.steps) > 1 else ""
@@ -31,7 +31,7 @@ def text_report(comparison: Comparison) -> str:
 
 
 def summary(comparison: Comparison) -> str:
-    """A line for each step, where to look if something differs, and the verdict."""
+    """Return one line per step, the first differences, and the verdict."""
     lines = list(_settings(comparison))
     for step in comparison.steps:
         compared = [section for section in step.sections if section.items]
@@ -44,7 +44,7 @@ def summary(comparison: Comparison) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """The answer in one line."""
+    """Return the verdict in one line."""
     steps = f"{len(comparison.steps)} step{'s' if len(comparison.steps) > 1 else ''}"
     how = f"{steps}, {comparison.numbers:,} numbers compared" + (", replayed" if comparison.replayed else "")
     if comparison.identical:
@@ -66,7 +66,7 @@ def _hint(comparison: Comparison) -> str:
 
 
 def other_stream(comparison: Comparison) -> str | None:
-    """The version of a NeMo that draws its random numbers in another order, which is no error of either side."""
+    """Return NeMo's version if it draws its random numbers in another order, which is no error; else None."""
     version = comparison.nemo.get("versions", {}).get("nemo", NEWEST_NEMO)
     return None if version == NEWEST_NEMO or comparison.replayed else str(version)
 
@@ -78,7 +78,7 @@ def _heading(text: str) -> Iterator[str]:
 
 
 def _settings(comparison: Comparison) -> Iterator[str]:
-    """Nothing when the two runs were set up alike, as the guide asks."""
+    """Yield the settings that differ between the two runs; nothing if they are the same."""
     differing = comparison.differing_settings
     if differing:
         yield "settings that differ between the two runs:"
@@ -96,7 +96,7 @@ def _structure(comparison: Comparison) -> Iterator[str]:
 
 def _section(section: Section, what: str) -> Iterator[str]:
     total = len(section.items)
-    if not total:  # given to our side by a replay, or not recorded
+    if not total:  # given to our side in a replay, or not recorded
         return
     share = f"{100 * section.matched / total:.1f} %"
     yield f"{what}: {section.matched} of {total} match ({share}), {section.identical} to the last bit"
@@ -121,7 +121,7 @@ def _spread(items: list[Compared]) -> Iterator[str]:
 
 
 def _parting(comparison: Comparison) -> Iterator[str]:
-    """The runs may part at a step that was not recorded whole."""
+    """Yield the first step whose logged values differ; its tensors may not have been recorded."""
     point = comparison.first_parting
     if point is not None:
         losses, norms, rates = map(_pair, (point.loss, point.grad_norm, point.lr))
@@ -139,7 +139,7 @@ def _loss(step: StepComparison) -> Iterator[str]:
 
 
 def _first(step: StepComparison) -> Iterator[str]:
-    """Where to look: what comes after it may only be its consequence."""
+    """Yield the first layers that differ: later differences may only be consequences."""
     beyond = next(iter(step.layers.mismatches), None)
     first = step.layers.first_difference
     if beyond is not None:
@@ -157,7 +157,7 @@ def described(item: Compared) -> str:
 
 
 def _amount(value: float) -> str:
-    """A difference with the digits that the page shows; a terminal may know ASCII alone."""
+    """Return a difference with the digits of the page, in ASCII for every terminal."""
     return difference(value).replace("∞", "inf")
 
 
