@@ -1,5 +1,5 @@
-"""NeMo and nest_ssl side by side, in one table: `python start.py bench`.
+"""Measure NeMo and nest_ssl on the same machine, and write one table: `python start.py bench`.
 
-run.py goes through the measurements of plan.py. Each one is made by side.py in a process of its own, in the environment
-of NeMo or in ours, on the audio of corpus.py; results.py keeps what came out, table.py writes it down.
+run.py makes the measurements of plan.py. side.py makes each one in a separate process, in NeMo's environment or ours,
+on the audio of corpus.py; results.py stores the results, table.py writes the table.
 """

@@ -1,7 +1,7 @@
-"""What each part of `model.numerics: fast` is worth: a step with all of them against a step without one.
+"""Measure what each part of `model.numerics: fast` saves: a step with all parts, and steps without one of them.
 
-All variants run in one process, on the same batches, in turn. A part is taken out by putting the plain way back in its
-place, so the numbers stay the same up to rounding, except where the part is to leave work out.
+All variants run in one process, on the same batches, in turn. A part is replaced by the plain computation, so the
+numbers stay the same up to rounding, except for parts that skip work.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ PARTS: dict[str, Without] = {
 def seconds_of_steps(
     model: EncDecDenoiseMaskedTokenPredModel, batches: list[AudioNoiseBatch], rounds: int
 ) -> dict[str | None, float]:
-    """The time of a step over these batches: None with all parts, the others by the part that is missing."""
+    """Return the seconds of a step over these batches, by the part that is missing; None: with all parts."""
     optimizers = {fused: torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused) for fused in (True, False)}
     seconds: dict[str | None, list[float]] = {variant: [] for variant in (None, *PARTS)}
-    for number in range(rounds + 1):  # the first one allocates what the others find
+    for number in range(rounds + 1):  # the first round allocates memory that the others use
         for variant, times in seconds.items():
             used = [_as_long_as_the_longest(batch) for batch in batches] if variant == PADDING else batches
             optimizer = optimizers[variant != FUSED]
@@ -88,6 +88,6 @@ def _step(model: EncDecDenoiseMaskedTokenPredModel, batch: AudioNoiseBatch, opti
 
 
 def _as_long_as_the_longest(batch: AudioNoiseBatch) -> AudioNoiseBatch:
-    """Padding is audio like any other then: what a step costs that does not leave it out."""
+    """Count padding as audio: the cost of a step that does not skip it."""
     longest = torch.full_like(batch.audio_len, batch.audio.shape[1])
     return dataclasses.replace(batch, audio_len=longest, noisy_audio_len=longest)

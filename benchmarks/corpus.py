@@ -1,7 +1,7 @@
-"""The audio that both sides train on: real speech where it can be had, else generated, and noise; lengths are skewed.
+"""The audio that both sides train on: real speech if it is installed, else generated speech, and noise.
 
-A measurement asks for as many clips as it will use, and gets the whole distribution of lengths in them: few steps then
-say what many would, and both sides see the same batches in the same order.
+A measurement gets as many clips as it uses, with the distribution of lengths of the whole corpus: a few steps then
+show what many would, and both sides see the same batches in the same order.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from benchmarks import debian_speech
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.synthesis import Voice, babble, coloured_noise, hum, music, speech
 
-SHORTEST = 1.0  # seconds: what the stock configuration keeps
+SHORTEST = 1.0  # seconds, as in the stock configuration
 PROMPT_LIMIT = 20.0  # seconds; longer clips are joined from prompts
 LONGEST = 60.0  # seconds
 LONG_CLIPS = 24
 ONE_IN = 12  # clips of the corpus "to 60 s" is longer than PROMPT_LIMIT
-TAPE = 900.0  # seconds of speech without a pause between clips, to cut any length from
+TAPE = 900.0  # seconds of speech without pauses, from which any length can be cut
 GENERATED = 240
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A stretch of an audio file: a line of a manifest."""
+    """A part of an audio file: a line of a manifest."""
 
     audio_filepath: str
     duration: float  # seconds
@@ -39,7 +39,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Clips to choose from, shortest first, and where the manifest of the noise is."""
+    """Clips to choose from, shortest first, and the path of the noise manifest."""
 
     kind: str
     prompts: list[Clip]
@@ -48,7 +48,7 @@ class Corpus:
     noise_manifest: Path
 
     def clips_to(self, limit: float, count: int, order: int) -> list[Clip]:
-        """`count` clips whose lengths are spread as in the whole corpus up to `limit` seconds, shuffled."""
+        """Return `count` shuffled clips up to `limit` seconds, with the distribution of lengths of the whole corpus."""
         long_count = round(count / ONE_IN) if limit > PROMPT_LIMIT else 0
         prompts = [clip for clip in self.prompts if SHORTEST <= clip.duration <= min(limit, PROMPT_LIMIT)]
         chosen = [*_spread(prompts, count - long_count), *_spread(self.long_clips, long_count)]
@@ -56,13 +56,13 @@ class Corpus:
         return chosen
 
     def prompts_of(self, clips: float | tuple[float, ...]) -> list[Clip]:
-        """All clips up to a limit, for who makes batches by himself."""
+        """Return all clips up to a limit, for a side that makes its batches itself."""
         limit = clips if isinstance(clips, float) else max(clips)
         long_clips = self.long_clips if limit > PROMPT_LIMIT else []
         return [*(clip for clip in self.prompts if SHORTEST <= clip.duration <= limit), *long_clips]
 
     def cut(self, durations: Iterable[float]) -> list[Clip]:
-        """Clips of exactly these lengths, one after the other from the tape."""
+        """Cut clips of exactly these lengths, one after the other, from the tape."""
         clips, offset = [], 0.0
         for duration in durations:
             if offset + duration > self.tape.duration:
@@ -73,7 +73,7 @@ class Corpus:
 
 
 def load_corpus(folder: Path, install_speech: bool = False) -> Corpus:
-    """The corpus in `folder`, made there first if it is not complete."""
+    """Load the corpus in `folder`; make it if it is not complete."""
     if install_speech and not debian_speech.is_installed():
         debian_speech.install()
     kind = "real speech" if debian_speech.is_installed() else "generated speech"
@@ -92,12 +92,12 @@ def write_manifest(path: Path, clips: Iterable[Clip]) -> None:
 
 
 def _spread(clips: Sequence[Clip], count: int) -> list[Clip]:
-    """`count` of the sorted clips at even distances: their lengths are distributed as all lengths are."""
+    """Return `count` of the sorted clips at even distances, which keeps the distribution of lengths."""
     return [clips[int((index + 0.5) / count * len(clips))] for index in range(count)]
 
 
 def _make(folder: Path, kind: str, index: Path) -> None:
-    """The index is written last: a corpus that has one is complete."""
+    """Make the corpus; the index is written last, so a corpus with an index is complete."""
     files, noises = debian_speech.decode(folder) if kind == "real speech" else _generate(folder)
     prompts = sorted((_clip(path) for path in files), key=lambda clip: clip.duration)
     samples = np.concatenate(
@@ -107,7 +107,7 @@ def _make(folder: Path, kind: str, index: Path) -> None:
     tape = _write(folder / "tape.wav", samples)
     lengths = np.linspace(PROMPT_LIMIT, LONGEST, LONG_CLIPS + 1)[1:]
     starts = np.linspace(0, len(samples) / SAMPLE_RATE - LONGEST, LONG_CLIPS)
-    # files of their own, as long recordings are, and not stretches of one
+    # separate files, as long recordings are, and not parts of one file
     long_clips = [
         _write(folder / f"long_{number:02d}.wav", samples[round(start * SAMPLE_RATE) :][: round(length * SAMPLE_RATE)])
         for number, (start, length) in enumerate(zip(starts, lengths, strict=True))

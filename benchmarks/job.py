@@ -1,4 +1,4 @@
-"""What one process of a benchmark is asked to do; standard library only, both environments read it."""
+"""The job of one benchmark process; only the standard library, because both environments import it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Kind = Literal["train", "first_step", "data", "save", "ablation", "watching"]
 FEATURES, QUANTIZER, SUBSAMPLING, ENCODER, DECODER = "features", "quantizer", "sub-sampling", "encoder", "decoder, loss"
 BACKWARD, OPTIMIZER, WAITING, REST = "backward", "optimiser", "waiting for data", "rest"
 STAGES = (WAITING, FEATURES, QUANTIZER, SUBSAMPLING, ENCODER, DECODER, BACKWARD, OPTIMIZER, REST)
-WARM_UP = 1  # steps that are not timed: the first one allocates what the others find
+WARM_UP = 1  # untimed steps: the first one allocates memory that the others use
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Job:
     config: str
     size: str  # a file of config/size
     overrides: tuple[str, ...]  # of the configuration: key=value
-    steps: int  # timed ones, or for data the seconds to go on for
+    steps: int  # timed steps; for `data`, seconds
     seed: int
-    stages: bool = False  # also tell where the time of a step goes
-    matrix_peak: bool = False  # also measure what this process could do at best
+    stages: bool = False  # also measure the stages of a step
+    matrix_peak: bool = False  # also measure the peak speed of matrix products

@@ -65,7 +65,7 @@ class StepTimes(pl.Callback):
 
 
 def train(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Some steps of training: real seconds of audio per second, and whatever else can be seen on the way."""
+    """Measure some training steps: real seconds of audio per second, and everything else that they show."""
     cfg = _compose(job)
     times = StepTimes(started)
     stages = [StageTimes(WARM_UP)] if job.stages else []
@@ -97,7 +97,7 @@ def train(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def first_step(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Seconds from the start of the process until the first batch is there and its step begins."""
+    """Measure the seconds from the start of the process to the first training step."""
     times = StepTimes(started, stop_at_first=True)
     cfg = _compose(job)
     pl.seed_everything(job.seed, verbose=False)
@@ -109,7 +109,7 @@ def first_step(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def data(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Items per second that the data loader gives by itself, over whole epochs."""
+    """Measure the items per second of the data loader alone, over whole epochs."""
     loader = _with_training_data(implementation, job).train_dataloader()
     next(iter(loader))
     items, began = 0, time.perf_counter()
@@ -119,7 +119,7 @@ def data(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def save(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Seconds that checkpoints take in a run of as many steps, each with a validation: best, last and `.nemo`."""
+    """Measure the seconds of saving in a run with a validation at every step: best, last and `.nemo`."""
     cfg = _compose(job)
     with tempfile.TemporaryDirectory() as folder:
         cfg.exp_manager.update({"exp_dir": folder, "create_tensorboard_logger": False})
@@ -137,8 +137,8 @@ def save(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Seconds of a step of `fast`, and without each of its parts."""
-    from benchmarks.ablation import seconds_of_steps  # imports nest_ssl, which is not where NeMo is
+    """Measure the seconds of a step of `fast`, and without each of its parts."""
+    from benchmarks.ablation import seconds_of_steps  # imports nest_ssl, which NeMo's environment does not have
 
     model = _with_training_data(implementation, job)
     batches = list(model.train_dataloader())[WARM_UP:]
@@ -147,7 +147,7 @@ def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def watching(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """What watching adds to steps and validations; one thread, because others that wait for work take time too."""
+    """Measure what watching adds to steps and validations; in one thread, because waiting threads take time too."""
     from benchmarks.watching import costs, run_watched  # imports nest_ssl
 
     torch.set_num_threads(1)
@@ -167,7 +167,7 @@ KINDS: dict[str, Callable[[str, Job, float], dict[str, Any]]] = {
 
 
 def matrix_peak(size: int = 2048, products: int = 12) -> float:
-    """The floating-point operations per second that large float32 products sustain, here and now."""
+    """Measure the floating-point operations per second of large float32 products on this machine."""
     left, right = torch.randn(size, size), torch.randn(size, size)
     torch.mm(left, right)
     began = time.perf_counter()
@@ -183,7 +183,7 @@ def _compose(job: Job) -> DictConfig:
 
 
 def _with_training_data(implementation: str, job: Job) -> Any:
-    """A model whose training data can be read without a trainer."""
+    """Return a model whose training data can be read without a trainer."""
     cfg = _compose(job)
     pl.seed_everything(job.seed, verbose=False)
     model = _model_class(implementation)(cfg=cfg.model)
@@ -193,7 +193,7 @@ def _with_training_data(implementation: str, job: Job) -> Any:
 
 
 def _model_class(implementation: str) -> Any:
-    """The class of the same name from either implementation."""
+    """Return the class of the same name from either implementation."""
     if implementation == "nemo":
         from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
         from nemo.utils import logging
@@ -206,7 +206,7 @@ def _model_class(implementation: str) -> Any:
 
 
 def _checkpointing_trainer(implementation: str, cfg: DictConfig, arguments: dict[str, Any]) -> pl.Trainer:
-    """A trainer with the checkpoints that the configuration's `exp_manager` asks for."""
+    """Return a trainer with the checkpoints that the configuration's `exp_manager` asks for."""
     if implementation == "nemo":
         from nemo.utils.exp_manager import exp_manager
 
@@ -220,7 +220,7 @@ def _checkpointing_trainer(implementation: str, cfg: DictConfig, arguments: dict
 
 
 def _time_of(callback: pl.Callback, *hooks: str) -> list[float]:
-    """A list that grows by the seconds of each call of these hooks."""
+    """Return a list to which each call of these hooks appends its seconds."""
     seconds: list[float] = []
 
     def timed(hook: Callable[..., None]) -> Callable[..., None]:

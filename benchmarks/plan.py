@@ -1,4 +1,4 @@
-"""What is measured: every measurement, who takes part in it, on which clips, and for how long."""
+"""The measurements: the sides, clips and numbers of steps of each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nest_ssl.memory import machine_memory
 WARM_UP_CLIP = 3.0  # seconds
 PADDED_BATCH = (20.0, 8.0, 5.0, 4.0, 3.0, 3.0, 2.0, 2.0)  # seconds: one long clip among short ones
 STOCK_BATCH = 8
-# bytes that NeMo takes to train Large on clips of a minute: one of them, and everything else
+# bytes that NeMo needs to train Large on clips of a minute: for one clip, and for everything else
 MINUTE_MEMORY, MODEL_MEMORY = 3.5e9, 3e9
 
 
@@ -23,7 +23,7 @@ class Side:
     name: str
     implementation: Implementation
     overrides: tuple[str, ...] = ()
-    buckets: bool = False  # chooses its batches by itself, from the whole corpus
+    buckets: bool = False  # makes its batches itself, from the whole corpus
 
 
 NEMO = Side("NeMo", "nemo")
@@ -51,11 +51,11 @@ OURS = (EXACT, FAST)
 
 @dataclass(frozen=True)
 class Measurement:
-    """One question, answered by each side in turn, `rounds` times."""
+    """One measurement, made by each side in turn, `rounds` times."""
 
     name: str
     metric: str  # the number of a result that is compared
-    clips: float | tuple[float, ...]  # the corpus up to so many seconds, or exactly these lengths after each other
+    clips: float | tuple[float, ...]  # the corpus up to so many seconds, or exactly these lengths in this order
     sides: tuple[Side, ...] = THREE
     kind: Kind = "train"
     size: str = "large"
@@ -67,9 +67,9 @@ class Measurement:
     overrides: tuple[str, ...] = ()
 
     def choose(self, corpus: Corpus, round_number: int) -> list[Clip]:
-        """The clips of a round, warm-up first; each round has the same lengths in other company.
+        """Return the clips of a round, warm-up first; each round has the same lengths in another order.
 
-        Where all clips have one length, so has the warm-up: memory of that size is then there when the clock runs.
+        If all clips have one length, so has the warm-up, so that memory of that size is allocated before the timing.
         """
         one_length = isinstance(self.clips, tuple) and len(set(self.clips)) == 1
         length = self.clips[0] if one_length else WARM_UP_CLIP  # type: ignore[index]
@@ -85,7 +85,7 @@ def _same(length: float, batch_size: int, steps: int) -> tuple[float, ...]:
 
 
 def plan(quick: bool, with_nemo: bool = True) -> list[Measurement]:
-    """All measurements; a quick plan answers fewer questions from fewer steps."""
+    """Return all measurements; a quick plan has fewer of them, with fewer steps."""
     chosen = _quick() if quick else _full()
     if with_nemo:
         return chosen
@@ -115,7 +115,7 @@ def _full() -> list[Measurement]:
 
 
 def _growth(clips: int, length: float) -> Measurement:
-    """What a step costs: one point of a curve, in processes of its own."""
+    """Return the measurement of one point of the curve of step costs."""
     name = f"growth-{clips}-{length:g}"
     return Measurement(name, "rate", _same(length, clips, 3), batch_size=clips, steps=3, rounds=2)
 
@@ -134,14 +134,14 @@ def _quick() -> list[Measurement]:
 
 
 def batch_size_to_60() -> int:
-    """The stock batch, or as much of it as NeMo has memory for when every clip lasts a minute; at least half."""
+    """Return the stock batch size, or what NeMo has memory for if every clip lasts a minute; at least half of it."""
     return min(STOCK_BATCH, max(STOCK_BATCH // 2, int((machine_memory() - MODEL_MEMORY) / MINUTE_MEMORY)))
 
 
 def overrides_for(
     measurement: Measurement, side: Side, manifest: Path, noise_manifest: Path, workers: int
 ) -> tuple[str, ...]:
-    """The changes to the stock configuration that make a side's run of a measurement."""
+    """Return the changes to the stock configuration for one side and measurement."""
     validation = (
         ("model.validation_ds=null",)
         if measurement.kind not in ("save", "watching")

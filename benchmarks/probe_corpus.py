@@ -1,4 +1,4 @@
-"""Real speech to show that pre-training learns: played forwards or backwards? And other speech to pre-train on.
+"""Make a corpus of real speech to test whether pre-training learns: is speech played forwards or backwards?
 
 python -m benchmarks.probe_corpus --output probe_data --install-speech
 
@@ -29,17 +29,17 @@ from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.environments import cache_folder
 
 LANGUAGES = (*debian_speech.LANGUAGES, "it", "ru")
-PIECE = 1.2  # seconds that are tried
-PRE_TRAINING_PIECE = 2.5  # seconds, about
+PIECE = 1.2  # seconds of a test piece
+PRE_TRAINING_PIECE = 2.5  # seconds, approximately
 SILENCE = 0.01  # mean of the absolute samples
 MUSIC_BELOW_SPEECH = 5.0  # dB
-TRIED = 3  # one prompt in so many is not pre-trained on
+TRIED = 3  # one prompt in so many is for the test
 VALIDATED = 16  # one in so many of the others
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A stretch of a prompt as it is heard."""
+    """A part of a prompt, perhaps reversed."""
 
     name: str
     prompt: str
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("probe_data"), help="folder for manifests and audio")
     parser.add_argument("--corpus", type=Path, default=cache_folder() / "probe", help="folder for the decoded prompts")
-    parser.add_argument("--install-speech", action="store_true", help="install the packages of speech by apt")
+    parser.add_argument("--install-speech", action="store_true", help="install the speech packages with apt")
     options = parser.parse_args(arguments)
     if options.install_speech:
         debian_speech.install(LANGUAGES)
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> None:
 
 
 def make(corpus: Corpus, output: Path) -> None:
-    """All four manifests, and the audio of the pieces."""
+    """Write all four manifests, and the audio of the pieces."""
     clips = [clip for clip in corpus.prompts if clip.duration >= SHORTEST]
     hours = sum(clip.duration for clip in clips) / 3600
     print(f"{corpus.kind}: {len(clips)} prompts, {hours:.1f} h")
@@ -79,12 +79,12 @@ def make(corpus: Corpus, output: Path) -> None:
 
 
 def _number(clip: Clip) -> int:
-    """The same for a prompt wherever it lies."""
+    """Return a number for a prompt that does not depend on its folder."""
     return zlib.crc32(Path(clip.audio_filepath).stem.encode())
 
 
 def _pieces(clip: Clip, generator: random.Random) -> Iterator[Piece]:
-    """Those of a prompt that are not silent, each reversed or not."""
+    """Yield the pieces of a prompt that are not silent, each reversed or not."""
     samples, prompt = _samples(clip.audio_filepath), Path(clip.audio_filepath).stem
     length = round(PIECE * SAMPLE_RATE)
     for number in range(len(samples) // length):
@@ -97,7 +97,7 @@ def _pieces(clip: Clip, generator: random.Random) -> Iterator[Piece]:
 
 
 def _with_music(piece: Piece, music: np.ndarray, generator: random.Random) -> Piece:
-    """Half as loud, so that the sum is not clipped."""
+    """Add music, at half the level so that the sum is not clipped."""
     part = music[generator.randrange(len(music) - len(piece.samples)) :][: len(piece.samples)]
     level = np.sqrt(np.mean(piece.samples**2) / max(np.mean(part**2), 1e-9)) * 10 ** (-MUSIC_BELOW_SPEECH / 20)
     return dataclasses.replace(piece, samples=0.5 * (piece.samples + level * part))

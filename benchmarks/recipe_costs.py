@@ -36,7 +36,7 @@ SUBSAMPLING_BYTES = 4.0e6  # for each audio second
 LAYER_BYTES = 3.05e3  # for each audio second, layer and feature of `d_model`
 FRAMEWORK_BYTES = 1.0e9
 
-# Time: operations / (share of the peak * peak), but no step is quicker than its kernels can be launched.
+# Time: operations / (share of the peak * peak), but at least the time to launch the kernels.
 PEAK = {"RTX 4090": 165e12, "A100": 312e12, "H100": 989e12}  # bf16 with float32 sums, dense, from the data sheets
 UTILISATION = 0.1  # assumed: norms, activations and dropout wait for memory, not for arithmetic
 QUICKEST_STEP = 0.15  # seconds, assumed
@@ -55,12 +55,12 @@ class Recipe:
 
     @property
     def batch_seconds(self) -> float:
-        """Audio in the batch of one GPU."""
+        """Seconds of audio in the batch of one GPU."""
         return float(self.config["model"]["train_ds"]["batch_duration"])
 
     @property
     def passes(self) -> float:
-        """How often the run goes through its corpus."""
+        """How many epochs the run has."""
         seconds = self.config["trainer"]["max_steps"] * self.batch_seconds * self.gpus
         return seconds / 3600 / self.hours
 
@@ -94,7 +94,7 @@ class Recipe:
 
 
 def recipes(page: Path = PAGE) -> Iterator[Recipe]:
-    """The first train command below each heading that names a number of hours."""
+    """Yield the first training command below each heading with a number of hours."""
     text = page.read_text(encoding="utf-8")
     for hours, section in re.findall(r"(?ms)^## ([\d,]+) (?:hours?|小时)[^\n]*\n(.*?)(?=^## |\Z)", text):
         command = re.search(r"(?m)^nest-ssl train ([^#]*?)$", section.replace("\\\n", " "))
@@ -105,7 +105,7 @@ def recipes(page: Path = PAGE) -> Iterator[Recipe]:
 
 
 def values_row(recipe: Recipe) -> str:
-    """What the command sets."""
+    """Return the values that the command sets."""
     model, trainer = recipe.config["model"], recipe.config["trainer"]
     encoder, masking, optim = model["encoder"], model["masking"], model["optim"]
     shape = f"{encoder['n_layers']} x {encoder['d_model']}, {recipe.parameters / 1e6:.0f} M"
@@ -117,7 +117,7 @@ def values_row(recipe: Recipe) -> str:
 
 
 def costs_row(recipe: Recipe) -> str:
-    """What the command costs, estimated."""
+    """Return the estimated costs of the command."""
     times = " | ".join(f"{_rounded(recipe.hours_of_training(card))} h" for card in PEAK)
     return (
         f"| {recipe.hours:,} | {recipe.gpus} | {recipe.flops_per_second / 1e9:.1f} GFLOP | "
@@ -126,7 +126,7 @@ def costs_row(recipe: Recipe) -> str:
 
 
 def _rounded(hours: float) -> str:
-    """Two digits: an estimate has no more."""
+    """Round to two digits."""
     return f"{float(f'{hours:.2g}'):g}"
 
 

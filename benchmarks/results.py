@@ -1,4 +1,4 @@
-"""What was measured, kept as it comes: one JSON file that is written anew after every run."""
+"""The results of a benchmark: one JSON file, rewritten after every run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nest_ssl.errors import NestError
 
 @dataclass(frozen=True)
 class Result:
-    """What one side said in one round of a measurement: numbers, or why there are none."""
+    """The numbers of one side in one round of a measurement, or the error."""
 
     measurement: str
     side: str
@@ -28,7 +28,7 @@ class Result:
 
 @dataclass
 class Results:
-    """All results of a benchmark, and what they depend on."""
+    """All results of a benchmark, and the machine and options they depend on."""
 
     about: dict[str, str] = field(default_factory=dict)
     runs: list[Result] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Results:
             content = json.loads(path.read_text(encoding="utf-8"))
             return cls(content["about"], [Result(**run) for run in content["runs"]])
         except (ValueError, KeyError, TypeError) as error:
-            raise NestError(f"{path}: not the results of a benchmark ({error}); delete it to start anew") from error
+            raise NestError(f"{path}: not the results of a benchmark ({error}); delete it to start again") from error
 
     def write(self, path: Path) -> None:
         temporary = path.with_suffix(".tmp")
@@ -58,12 +58,12 @@ class Results:
         return [run for run in self.runs if (run.measurement, run.side) == (measurement, side)]
 
     def median(self, measurement: str, side: str, metric: str) -> float | None:
-        """Over the rounds; None without a single one that worked."""
+        """Return the median over the rounds; None if no round succeeded."""
         values = [run.numbers[metric] for run in self.of(measurement, side) if run.numbers.get(metric) is not None]
         return statistics.median(values) if values else None
 
     def ratio(self, measurement: str, side: str, against: str, metric: str) -> float | None:
-        """The median, over rounds, of one side's number divided by the other's of the same round."""
+        """Return the median over rounds of one side's number divided by the other's of the same round."""
         ratios = list(self._ratios(measurement, side, against, metric))
         return statistics.median(ratios) if ratios else None
 

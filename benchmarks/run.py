@@ -22,13 +22,14 @@ from benchmarks.job import Job
 from benchmarks.plan import FAST, Measurement, Side, batch_size_to_60, overrides_for, plan
 from benchmarks.results import Result, Results
 from benchmarks.table import goals_met, write_table
+from nest_ssl.config.machine import processor
 from nest_ssl.environments import NEWEST_NEMO, cache_folder, nemo_python
 from nest_ssl.errors import NestError
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "benchmarks.md"
 CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
-# rough seconds, for the time left only: starting a process, and padded seconds of audio per second
+# estimates for the time left: seconds to start a process, and padded seconds of audio per second
 START = {"nemo": 18.0, "nest_ssl": 7.0}
 SPEED = {"large": 8.0, "small": 20.0}
 OUT_OF_MEMORY = "killed, most likely because memory ran out"
@@ -56,8 +57,8 @@ class Turn:
         return START[self.side.implementation] + seconds / SPEED[self.measurement.size]
 
 
-class Orchestra:
-    """Starts the processes one after the other, hears what they say and keeps it."""
+class TurnRunner:
+    """Runs the processes one after the other, and stores their results."""
 
     def __init__(self, corpus: Corpus, nemo: Path | None, results: Results, folder: Path, workers: int) -> None:
         self.corpus = corpus
@@ -67,7 +68,7 @@ class Orchestra:
         self.workers = workers
 
     def turns(self, measurements: Sequence[Measurement]) -> list[Turn]:
-        """Round by round, so that a machine that slows down slows everybody down; each round, another side begins."""
+        """Return the turns round by round, so that a slower machine slows all sides; each round starts with another."""
         return [
             Turn(measurement, side, number, measurement.choose(self.corpus, number))
             for measurement in measurements
@@ -76,7 +77,7 @@ class Orchestra:
             if not self.results.has(measurement.name, side.name, number)
         ]
 
-    def play(self, turns: Sequence[Turn]) -> None:
+    def run(self, turns: Sequence[Turn]) -> None:
         began, estimated = time.monotonic(), [turn.estimated_seconds() for turn in turns]
         for index, turn in enumerate(turns):
             done, left = sum(estimated[:index]), sum(estimated[index:])
@@ -95,7 +96,7 @@ class Orchestra:
             self.results.write(self.folder / "results.json")
 
     def _take(self, turn: Turn) -> dict[str, Any]:
-        """The numbers of one process, or the error that took their place."""
+        """Run one process; return its numbers or its error."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             manifest, job, result = folder / "train.json", folder / "job.json", folder / "result.json"
@@ -145,17 +146,14 @@ def _from(sides: tuple[Side, ...], start: int) -> tuple[Side, ...]:
 
 
 def _environment() -> dict[str, str]:
-    """The same number of threads on both sides: all cores, or what the user has set."""
+    """Set the same number of threads for both sides: all cores, or what the user has set."""
     return {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ}
 
 
 def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
-    """What the numbers depend on."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    """Return what the numbers depend on."""
     return {
-        "processor": names[0] if names else platform.processor() or platform.machine(),
+        "processor": processor()[0],
         "cores": str(os.cpu_count()),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -169,14 +167,16 @@ def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="start.py bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer questions, fewer steps")
-    parser.add_argument("--no-nemo", action="store_true", help="measure nest_ssl alone")
-    parser.add_argument("--only", metavar="NAME", help="one measurement, anew; the others keep their results")
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="go on where the last run was stopped")
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes that load data (default 0)")
-    parser.add_argument("--install-speech", action="store_true", help="real speech from Debian packages, by apt")
-    parser.add_argument("--output", type=Path, help="where the table goes (default: docs/benchmarks.md)")
-    parser.add_argument("--folder", type=Path, help="where audio and results are kept (default: the cache folder)")
+    parser.add_argument("--quick", action="store_true", help="a few minutes: fewer measurements, fewer steps")
+    parser.add_argument("--no-nemo", action="store_true", help="measure nest_ssl only")
+    parser.add_argument("--only", metavar="NAME", help="repeat one measurement; the others keep their results")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="continue a stopped run")
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes for data loading (default 0)")
+    parser.add_argument(
+        "--install-speech", action="store_true", help="install real speech from Debian packages with apt"
+    )
+    parser.add_argument("--output", type=Path, help="file for the table (default: docs/benchmarks.md)")
+    parser.add_argument("--folder", type=Path, help="folder for audio and results (default: the cache folder)")
     return parser.parse_args(arguments)
 
 
@@ -213,11 +213,11 @@ def bench(options: argparse.Namespace) -> int:
         results.forget(options.only)
     needed = any(side.implementation == "nemo" for measurement in measurements for side in measurement.sides)
     nemo = nemo_python(NEWEST_NEMO) if needed else None
-    orchestra = Orchestra(corpus, nemo, results, place, options.workers)
+    runner = TurnRunner(corpus, nemo, results, place, options.workers)
     try:
-        orchestra.play(orchestra.turns(measurements))
+        runner.run(runner.turns(measurements))
     except KeyboardInterrupt:
-        print("\nstopped; `python start.py bench --continue` with the same options goes on from here")
+        print("\nstopped; `python start.py bench --continue` with the same options continues from here")
         return 130
     finally:
         if results.runs:
@@ -229,11 +229,11 @@ def bench(options: argparse.Namespace) -> int:
 
 
 def _page(results: Results, only: str | None, place: Path) -> Path:
-    """The page of the docs; but one measurement alone does not replace what another machine has written there."""
+    """Return the page of the docs; a single measurement does not replace the page of another machine."""
     alone = only is not None and all(run.measurement == only for run in results.runs)
     return place / f"{only}.md" if alone else PAGE
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of an exception: the running process ends too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, which also ends the running process
     sys.exit(main())

@@ -29,8 +29,8 @@ def main(implementation: str, job_path: str, result_path: str, started: str) -> 
         result = measure.KINDS[job.kind](implementation, job, float(started))
         foreign = "nest_ssl" if implementation == "nemo" else "nemo"
         if foreign in sys.modules:
-            raise RuntimeError(f"the side of {implementation} imported {foreign}, so this measurement says nothing")
-    except Exception as error:  # what fails is a row of the table
+            raise RuntimeError(f"the side of {implementation} imported {foreign}, so this measurement is invalid")
+    except Exception as error:  # a failure is a row of the table
         traceback.print_exc()
         result = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"}
     result["process_seconds"] = time.time() - float(started)
@@ -38,7 +38,7 @@ def main(implementation: str, job_path: str, result_path: str, started: str) -> 
 
 
 def _limit_memory() -> None:
-    """Let this process run out of memory before the machine does, which would end some process of its own choice."""
+    """Limit the memory of this process, because a system without memory kills a process of its own choice."""
     memory = Path("/proc/meminfo")
     try:
         import resource  # not on Windows

@@ -1,4 +1,4 @@
-"""Train for hours and watch what must not grow: memory, open files, processes. `python start.py soak --hours 2`
+"""Train for hours, and check that memory, open files and processes do not grow: `python start.py soak --hours 2`
 
 The demonstration's model, with loader processes that are made anew every epoch, noise, validations and checkpoints.
 Looks into /proc, so on Linux only. Counts at the end of each epoch (soak_run.py): only then every batch was consumed,
@@ -21,11 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# glibc gives back what is free at once then, and what grows is held by somebody; else memory rises by steps of a few
-# hundredths for hours, as pieces of it lie better or worse
+# makes glibc return free memory at once, so that growth means a leak; else fragmentation raises memory for hours
 GIVES_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
 WARM_UP = 0.5  # share of the samples: caches fill
-MOST_GROWTH = 0.03  # of memory from the first to the last third of the rest; allocators breathe by about a hundredth
+MOST_GROWTH = 0.03  # of memory, from the first to the last third of the rest; allocators vary by about 0.01
 SAMPLES_VARIABLE = "NEST_SOAK_SAMPLES"  # where the run writes its samples
 SETTINGS = (
     "--config-name=nest_tiny",
@@ -36,16 +35,16 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Sample:
-    """What a run and its loader processes hold at the end of an epoch."""
+    """The memory, open files and processes of a run at the end of an epoch."""
 
     minutes: float
-    megabytes: float  # of the main process; its workers live for one epoch only
+    megabytes: float  # of the main process; its workers exist for one epoch only
     open_files: int
     processes: int
 
 
 def soak(folder: Path, overrides: Sequence[str] = ()) -> list[Sample]:
-    """Train in a folder of its own until the configuration's end; one sample for each epoch."""
+    """Train in a new folder until the end; return one sample per epoch."""
     written = folder / "samples.jsonl"
     with (folder / "log.txt").open("wb") as log:
         run = subprocess.Popen(
@@ -72,7 +71,7 @@ def soak(folder: Path, overrides: Sequence[str] = ()) -> list[Sample]:
 
 
 def growth(samples: Sequence[Sample]) -> list[str]:
-    """What has grown, in words; nothing if all is well."""
+    """Return a sentence for everything that has grown."""
     rest = samples[int(len(samples) * WARM_UP) :]
     third = len(rest) // 3
     if not third:
@@ -87,7 +86,7 @@ def growth(samples: Sequence[Sample]) -> list[str]:
 
 
 def _read(path: Path) -> list[Sample]:
-    """The samples so far; a line that is being written is left for the next time."""
+    """Read the samples so far, without a line that is still being written."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""`train.py` that writes down after each epoch what the process holds; started by soak.py, which reads it.
+"""`train.py` that writes a sample of the process after each epoch; soak.py starts it and reads the samples.
 
 Between two batches the count of open files depends on timing: a batch that a worker delivered early holds a file for
 each of its tensors, and old workers end while new ones start. At the end of an epoch every batch was consumed.
@@ -29,7 +29,7 @@ class CountAtEpochEnd(Callback):
         self._began = time.monotonic()
 
     def on_train_epoch_end(self, *_: Any) -> None:
-        gc.collect()  # what only cycles of references hold is free already
+        gc.collect()  # free reference cycles first
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(count((time.monotonic() - self._began) / 60))) + "\n")
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: a clock whose hands move to the innermost stage that is running."""
+"""Measure the time of each stage of a step: a clock that counts for the innermost running stage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FAST = {
 
 
 class StageClock:
-    """Seconds by stage; a stage inside another one stops the other's clock."""
+    """Counts seconds by stage; a stage inside another one stops the other's clock."""
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -62,7 +62,7 @@ class StageClock:
         self._since = now
 
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, on the clock."""
+        """Return the function with its time counted for a stage."""
 
         @functools.wraps(function)
         def on_the_clock(*args: Any, **kwargs: Any) -> Any:
@@ -75,7 +75,7 @@ class StageClock:
 
 
 class StageTimes(pl.Callback):
-    """Puts a model's stages on the clock; steps before `first` do not count."""
+    """Measures a model's stages; steps before `first` do not count."""
 
     def __init__(self, first: int) -> None:
         self.clock = StageClock()

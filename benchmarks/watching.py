@@ -1,4 +1,4 @@
-"""What watching a run costs: a real run whose callbacks and loggers are there at every other step only.
+"""Measure what watching a run costs: a real run whose callbacks and loggers are active at every other step only.
 
 One process, one model, the same batches and random numbers with and without. What the model computes is taken off the
 clock: it is a hundred times what watching takes, and varies by more than that. Left are Lightning's loop, its loggers
@@ -38,7 +38,7 @@ _now = time.perf_counter if sys.platform == "win32" else time.process_time
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """Seconds of a step or a validation: around the model's computing, and with it."""
+    """The seconds of a step or a validation: outside of the model's computation, and in all."""
 
     mode: Mode
     around: float
@@ -46,7 +46,7 @@ class TimeBreakdown:
 
 
 class Watchers(pl.Callback):
-    """Takes all other callbacks and all loggers away and gives them back, by turns, and books what either takes."""
+    """Removes all other callbacks and loggers in turns, and counts the time with and without them."""
 
     def __init__(self, steps: int) -> None:
         self.steps: list[TimeBreakdown] = []
@@ -59,7 +59,7 @@ class Watchers(pl.Callback):
         self._all: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
-        """Batches that are there already: loading them is no part of this."""
+        """Use batches in memory: loading is not measured here."""
         batches = list(pl_module.train_dataloader())
         steps = _ready(batches[step // 2 % len(batches)] for step in range(self._count))
         validations = [_ready(loader) for loader in pl_module.val_dataloader()]
@@ -130,7 +130,7 @@ class Watchers(pl.Callback):
         return TimeBreakdown(self._mode, seconds[REST], seconds[REST] + seconds[COMPUTING])
 
     def _if_watched(self, log: Callable[..., None]) -> Callable[..., None]:
-        """The model logs too, from within what it computes."""
+        """Return the model's `log`, which counts as watching and does nothing in unwatched steps."""
         on_the_clock = self._clock.timed(REST, log)
         return lambda *args, **kwargs: None if self._mode == "nothing" else on_the_clock(*args, **kwargs)
 
@@ -140,7 +140,7 @@ def _ready(batches: Iterable[Any]) -> DataLoader:
 
 
 def _with_closure_on(clock: StageClock, step: Callable[..., Any]) -> Callable[..., Any]:
-    """The optimiser's step, whose closure is Lightning with all its hooks."""
+    """Return the optimiser's step with its closure timed, in which Lightning calls all hooks."""
 
     @functools.wraps(step)
     def with_closure_on(closure: Callable[[], Any]) -> Any:
@@ -150,7 +150,7 @@ def _with_closure_on(clock: StageClock, step: Callable[..., Any]) -> Callable[..
 
 
 def run_watched(cfg: DictConfig, steps: int) -> Watchers:
-    """A run as `train.py` makes it, except that nothing is saved: that is measured by itself."""
+    """Run as `train.py` does, but without saving, which is measured separately."""
     watchers = Watchers(steps)
     with tempfile.TemporaryDirectory() as folder:
         cfg.exp_manager.update({"exp_dir": folder, "create_checkpoint_callback": False, "resume_if_exists": False})
@@ -162,7 +162,7 @@ def run_watched(cfg: DictConfig, steps: int) -> Watchers:
 
 
 def costs(steps: Sequence[TimeBreakdown], validations: Sequence[TimeBreakdown]) -> dict[str, float]:
-    """Seconds that watching adds to a step, to one that is logged and to a validation, and shares of the time."""
+    """Return the seconds, and the shares, that watching adds to a step, a logged step and a validation."""
     bare, ordinary, logged = (_median(steps, mode) for mode in ("nothing", "ordinary", "logged"))
     validation = _median(validations, "logged") - _median(validations, "nothing")
     step = statistics.median(spent.whole for spent in steps if spent.mode == "nothing")

@@ -11,19 +11,19 @@ from benchmarks import run
 from benchmarks.corpus import Corpus
 from benchmarks.plan import EXACT, FAST, Measurement
 from benchmarks.results import Result, Results
-from benchmarks.run import PAGE, Orchestra
+from benchmarks.run import PAGE, TurnRunner
 from nest_ssl.errors import NestError
 from tests.benchmarks.conftest import TINY
 
 DATA = Measurement("data", "items_per_second", 4.0, (EXACT, FAST), "data", "small", 2, 1, overrides=TINY)
 
 
-def _orchestra(corpus: Corpus, folder: Path) -> Orchestra:
-    return Orchestra(corpus, None, Results.read(folder / "results.json"), folder, workers=0)
+def _runner(corpus: Corpus, folder: Path) -> TurnRunner:
+    return TurnRunner(corpus, None, Results.read(folder / "results.json"), folder, workers=0)
 
 
 def test_sides_take_turns_and_later_rounds_get_other_batches(corpus: Corpus, tmp_path: Path) -> None:
-    turns = _orchestra(corpus, tmp_path).turns([replace(DATA, rounds=2)])
+    turns = _runner(corpus, tmp_path).turns([replace(DATA, rounds=2)])
     assert [(turn.round, turn.side.name) for turn in turns] == [(0, "exact"), (0, "fast"), (1, "fast"), (1, "exact")]
     assert turns[0].clips == turns[1].clips != turns[2].clips
 
@@ -33,9 +33,9 @@ def test_a_failure_is_kept_and_the_next_side_still_has_its_turn(
 ) -> None:
     broken = replace(EXACT, name="broken", overrides=("model.train_ds.no_such_key=1",))
     measurement = replace(DATA, sides=(broken, FAST))
-    orchestra = _orchestra(corpus, tmp_path)
-    orchestra.play(orchestra.turns([measurement]))
-    again = _orchestra(corpus, tmp_path)
+    runner = _runner(corpus, tmp_path)
+    runner.run(runner.turns([measurement]))
+    again = _runner(corpus, tmp_path)
     [failed, worked] = again.results.runs
     assert failed.error is not None
     assert "model.train_ds.no_such_key" in failed.error
@@ -64,7 +64,7 @@ def test_nemo_is_looked_for_only_where_it_takes_part(
 
     monkeypatch.setattr(run, "nemo_python", no_nemo)
     monkeypatch.setattr(run, "load_corpus", lambda *_: corpus)
-    monkeypatch.setattr(Orchestra, "play", lambda *_: None)
+    monkeypatch.setattr(TurnRunner, "run", lambda *_: None)
     assert run.main(["--only", "watching", "--folder", str(tmp_path)]) == 0
     assert run.main(["--only", "data", "--folder", str(tmp_path)]) == 1
     assert "NeMo was looked for" in capsys.readouterr().err
