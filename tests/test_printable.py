@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nest_ssl.apps.doctor.finding import Finding
+from nest_ssl.apps.doctor.check_result import CheckResult
 from nest_ssl.cli.doctor_output import _findings
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import Bar, show
@@ -86,7 +86,7 @@ def test_one_text_is_one_line_without_control_characters(
 @example(text=NASTY)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_styles_are_the_only_sequences_that_pass(text: str) -> None:
-    table = _findings([Finding(name=text, state="ok", found=text, advice=text)])
+    table = _findings([CheckResult(name=text, state="ok", found=text, advice=text)])
     from rich.console import Console
 
     console = Console(width=200, force_terminal=True, color_system="truecolor", legacy_windows=False)

@@ -1,4 +1,4 @@
-"""What `nest-ssl doctor` shows: a bar while it measures, then one page of plain characters, 80 columns wide."""
+"""Print the results of `nest-ssl doctor` as one page of plain text, 80 columns wide."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rich.text import Text
 from nest_ssl.printable import printable
 
 if TYPE_CHECKING:
+    from nest_ssl.apps.doctor.check_result import CheckResult
     from nest_ssl.apps.doctor.diagnosis import Diagnosis
-    from nest_ssl.apps.doctor.finding import Finding
     from nest_ssl.apps.doctor.steps import Outcome
     from nest_ssl.apps.doctor.trial import TrialReport
 
@@ -24,7 +24,7 @@ _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold
 
 
 def page(diagnosis: Diagnosis, coloured: bool = False) -> list[str]:
-    """Lines for people."""
+    """Return the lines of the page."""
     console = Console(
         file=io.StringIO(), width=_WIDTH, force_terminal=coloured, no_color=not coloured, highlight=False, emoji=False
     )
@@ -45,7 +45,7 @@ def page(diagnosis: Diagnosis, coloured: bool = False) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def _findings(findings: list[Finding]) -> Table:
+def _findings(findings: list[CheckResult]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     for width in (9, 13):
         table.add_column(width=width)
@@ -58,7 +58,7 @@ def _findings(findings: list[Finding]) -> Table:
 
 
 def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
-    from nest_ssl.apps.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.check_result import gigabytes
 
     where = "GPU" if report.device == "cuda" else "CPU"
     title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
@@ -81,7 +81,7 @@ def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
 
 
 def _text(line: str) -> Text:
-    """One line that may hold paths and values of the configuration."""
+    """Return one line, which may contain paths and values of the configuration, as printable text."""
     return Text(printable(line))
 
 
@@ -90,7 +90,7 @@ def _indented(text: str, by: int) -> Padding:
 
 
 def _buckets(report: TrialReport) -> Table:
-    from nest_ssl.apps.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.check_result import gigabytes
 
     table = Table.grid(padding=(0, 3, 0, 0))
     for name in ("  length", "most that fit", "fast with", "audio s/s", "s a step", "memory"):
@@ -129,7 +129,7 @@ def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
 
 
 def _verified(report: TrialReport, outcome: Outcome) -> Iterator[str]:
-    from nest_ssl.apps.doctor.finding import gigabytes
+    from nest_ssl.apps.doctor.check_result import gigabytes
 
     what = f"{outcome.trial.batch_size} x {outcome.trial.seconds:g} s"
     if not outcome.fits:

@@ -11,7 +11,7 @@ GIGABYTE = 10**9
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The result of a check. A `problem` stops training; a `warning` means slow or risky; a `note` is good to know."""
 
     name: str
@@ -20,7 +20,7 @@ class Finding:
     advice: str = ""
 
 
-def would_stop(findings: Iterable[Finding]) -> bool:
+def would_stop(findings: Iterable[CheckResult]) -> bool:
     """Return whether one of the findings would stop training."""
     return any(finding.state == "problem" for finding in findings)
 

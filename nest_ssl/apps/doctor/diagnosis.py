@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from nest_ssl.apps.doctor.check_result import CheckResult, would_stop
 from nest_ssl.apps.doctor.disk import check_data_disk, check_experiment_disk, check_space
-from nest_ssl.apps.doctor.finding import Finding, would_stop
 from nest_ssl.apps.doctor.machine import check_codecs, check_machine
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import RunPlan, check_plan, make_plan
@@ -39,13 +39,13 @@ class Diagnosis:
 
     request: DiagnosisRequest
     facts: Facts
-    machine: list[Finding]
-    configuration: list[Finding]
+    machine: list[CheckResult]
+    configuration: list[CheckResult]
     trial: TrialReport | None
     no_trial: str = ""
 
     @property
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[CheckResult]:
         return [*self.machine, *self.configuration, *(self.trial.findings if self.trial else [])]
 
     @property
@@ -96,7 +96,7 @@ def diagnose(request: DiagnosisRequest, progress: Callable[[float, str], None]) 
         return Diagnosis(request, facts, machine, configuration, report)
 
 
-def _disks(plan: RunPlan) -> list[Finding]:
+def _disks(plan: RunPlan) -> list[CheckResult]:
     findings = [check_space(plan.folder, plan.checkpoint_bytes), check_experiment_disk(plan.folder)]
     files = plan.files()
     return [*findings, check_data_disk(files)] if files else findings

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nest_ssl.apps.doctor.finding import Finding, gigabytes
+from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
 from nest_ssl.regular_file import open_regular
 
 _BLOCK = 2**22
@@ -35,56 +35,56 @@ class Rate:
         return self.bytes / max(self.seconds, 1e-9)
 
 
-def check_space(folder: Path, needed: int) -> Finding:
+def check_space(folder: Path, needed: int) -> CheckResult:
     """Check the free space for the checkpoints of a run in `folder`, which need not exist yet."""
     try:
         free = shutil.disk_usage(existing_parent(folder)).free
     except OSError as error:
-        return Finding(
+        return CheckResult(
             "space", "problem", f"{folder}: {error.strerror}", "Set exp_manager.exp_dir to a folder of yours"
         )
     found = f"{gigabytes(free)} free, checkpoints take up to {gigabytes(needed)} (in {shown(folder)})"
     if free < needed:
-        return Finding(
+        return CheckResult(
             *("space", "warning", found),
             "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k",
         )
-    return Finding("space", "ok", found)
+    return CheckResult("space", "ok", found)
 
 
-def check_experiment_disk(folder: Path) -> Finding:
+def check_experiment_disk(folder: Path) -> CheckResult:
     """Measure how fast the run's folder is written and read."""
     parent = existing_parent(folder)
     try:
         written, read = write_and_read(parent)
     except OSError as error:
-        return Finding(
+        return CheckResult(
             *("run's disk", "problem", f"{parent}: {error.strerror or error}"),
             "Set exp_manager.exp_dir to a folder that you may write to",
         )
     found = f"writes {written}, reads {read} ({shown(parent)})"
     if written.per_second < _SLOW:
-        return Finding(
+        return CheckResult(
             *("run's disk", "warning", found),
             "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true",
         )
-    return Finding("run's disk", "ok", found)
+    return CheckResult("run's disk", "ok", found)
 
 
-def check_data_disk(files: Sequence[str]) -> Finding:
+def check_data_disk(files: Sequence[str]) -> CheckResult:
     """Measure how fast some audio files of the manifest are read."""
     rate, count, from_disk = read_files(files)
     if not count:
-        return Finding(
+        return CheckResult(
             "data's disk", "warning", "none of the files tried could be read", "nest-ssl data check names them"
         )
     cache = "" if from_disk else "; perhaps from the file cache, so the first epoch may be slower"
     found = f"reads {rate}, {count / max(rate.seconds, 1e-9):,.0f} files a second ({count} files tried{cache})"
     if rate.per_second < _SLOW / 50:
-        return Finding(
+        return CheckResult(
             "data's disk", "warning", found, "Keep the audio on a local SSD, or in tar files (nest-ssl data tar)"
         )
-    return Finding("data's disk", "ok", found)
+    return CheckResult("data's disk", "ok", found)
 
 
 def existing_parent(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from nest_ssl.apps.doctor.finding import GIGABYTE, Finding, gigabytes
+from nest_ssl.apps.doctor.check_result import GIGABYTE, CheckResult, gigabytes
 from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
 from nest_ssl.data.audio import AudioSegment
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
@@ -37,7 +37,7 @@ KINDS = {  # name: (suffix, format, subtype) in libsndfile's terms
 _NEEDED = ("wav", "flac")
 
 
-def check_machine(facts: Facts) -> list[Finding]:
+def check_machine(facts: Facts) -> list[CheckResult]:
     """Run all checks of facts."""
     checks = (
         *(system, python, torch, gpu, processor, cores, load, memory, shared_memory, start_method),
@@ -46,27 +46,27 @@ def check_machine(facts: Facts) -> list[Finding]:
     return [check(facts) for check in checks]
 
 
-def system(facts: Facts) -> Finding:
+def system(facts: Facts) -> CheckResult:
     found = f"{facts.system} {facts.release}, {facts.architecture}"
     if facts.system == "Windows":
-        return Finding(
+        return CheckResult(
             *("system", "note", found),
             "Everything here runs on Windows. WSL2 is worth trying where loading is slow: processes start faster there",
         )
-    return Finding("system", "ok", found)
+    return CheckResult("system", "ok", found)
 
 
-def python(facts: Facts) -> Finding:
+def python(facts: Facts) -> CheckResult:
     found = ".".join(map(str, facts.python))
     if facts.python[:2] < OLDEST_PYTHON:
-        return Finding("python", "problem", found, "Install Python 3.10 or newer")
+        return CheckResult("python", "problem", found, "Install Python 3.10 or newer")
     if facts.python[:2] > NEWEST_TESTED_PYTHON:
         newest = ".".join(map(str, NEWEST_TESTED_PYTHON))
-        return Finding("python", "note", found, f"Newer than tested here; if a package is missing, take {newest}")
-    return Finding("python", "ok", found)
+        return CheckResult("python", "note", found, f"Newer than tested here; if a package is missing, take {newest}")
+    return CheckResult("python", "ok", found)
 
 
-def torch(facts: Facts) -> Finding:
+def torch(facts: Facts) -> CheckResult:
     built_for = "for the CPU only"
     if facts.torch_cuda:
         built_for = f"for CUDA {facts.torch_cuda}"
@@ -77,11 +77,11 @@ def torch(facts: Facts) -> Finding:
     found = f"{facts.torch}, built {built_for}"
     version = tuple(int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdecimal())
     if version < _OLDEST_TORCH:
-        return Finding("torch", "problem", found, "Install torch 2.6 or newer")
-    return Finding("torch", "ok", found)
+        return CheckResult("torch", "problem", found, "Install torch 2.6 or newer")
+    return CheckResult("torch", "ok", found)
 
 
-def gpu(facts: Facts) -> Finding:
+def gpu(facts: Facts) -> CheckResult:
     """Name the GPUs that training can use or, without one, the reason and what to do."""
     if facts.gpus:
         shown = [
@@ -90,34 +90,34 @@ def gpu(facts: Facts) -> Finding:
         ]
         counts = [f"{shown.count(one)} x {one}" for one in dict.fromkeys(shown)]
         driver = f" (driver: {facts.nvidia_card})" if facts.nvidia_card else ""
-        return Finding("gpu", "ok", "; ".join(counts) + driver)
+        return CheckResult("gpu", "ok", "; ".join(counts) + driver)
     if facts.nvidia_card and facts.torch_cuda is None:
-        return Finding(
+        return CheckResult(
             *("gpu", "warning", f"{facts.nvidia_card}; but this torch is built for the CPU only"),
             f"Install a torch that is built for CUDA: {_WHERE_TORCH} says which command",
         )
     if facts.nvidia_card:
-        return Finding(
+        return CheckResult(
             *("gpu", "warning", f"{facts.nvidia_card}; but torch, built for CUDA {facts.torch_cuda}, cannot use it"),
             "Update the driver, or look whether CUDA_VISIBLE_DEVICES hides the card",
         )
     if facts.mps:
-        return Finding(
+        return CheckResult(
             *("gpu", "note", "Apple's GPU (MPS), which training does not use: it has no float64"),
             "Training runs on the CPU; nothing to do",
         )
-    return Finding("gpu", "note", "none", "Training runs on the CPU: fine to try things, slow for a real run")
+    return CheckResult("gpu", "note", "none", "Training runs on the CPU: fine to try things, slow for a real run")
 
 
-def processor(facts: Facts) -> Finding:
+def processor(facts: Facts) -> CheckResult:
     features = ", ".join(facts.cpu_features) or "instruction sets unknown"
     found = f"{facts.cpu or 'unknown model'}: {features}; torch uses {facts.vector_kernels}"
     if facts.vector_kernels == "DEFAULT" and facts.architecture in ("x86_64", "AMD64"):
-        return Finding("processor", "warning", found, "Without AVX2 a step takes several times as long")
-    return Finding("processor", "ok", found)
+        return CheckResult("processor", "warning", found, "Without AVX2 a step takes several times as long")
+    return CheckResult("processor", "ok", found)
 
 
-def cores(facts: Facts) -> Finding:
+def cores(facts: Facts) -> CheckResult:
     found = f"{facts.cores}, torch computes with {facts.threads} {'thread' if facts.threads == 1 else 'threads'}"
     if facts.usable_cores < facts.cores:
         found = (
@@ -125,98 +125,102 @@ def cores(facts: Facts) -> Finding:
         )
     usable = max(1, math.floor(facts.usable_cores))
     if facts.threads > math.ceil(facts.usable_cores):
-        return Finding("cores", "warning", found, f"Threads wait for each other: set OMP_NUM_THREADS={usable}")
+        return CheckResult("cores", "warning", found, f"Threads wait for each other: set OMP_NUM_THREADS={usable}")
     if not facts.gpus and facts.threads < usable:
-        return Finding("cores", "note", found, f"OMP_NUM_THREADS={usable} uses all of them")
-    return Finding("cores", "ok", found)
+        return CheckResult("cores", "note", found, f"OMP_NUM_THREADS={usable} uses all of them")
+    return CheckResult("cores", "ok", found)
 
 
-def load(facts: Facts) -> Finding:
+def load(facts: Facts) -> CheckResult:
     if facts.load is None:
-        return Finding("load", "ok", "unknown on this system")
+        return CheckResult("load", "ok", "unknown on this system")
     found = f"{facts.load:.1f} processes want {facts.usable_cores:g} cores"
     if facts.load > _BUSY * facts.usable_cores:
-        return Finding(
+        return CheckResult(
             *("load", "warning", f"busy: {found}"),
             "Speeds measured below are too low: run it again when nothing else computes",
         )
-    return Finding("load", "ok", found)
+    return CheckResult("load", "ok", found)
 
 
-def memory(facts: Facts) -> Finding:
+def memory(facts: Facts) -> CheckResult:
     found = f"{gigabytes(facts.memory)}, {gigabytes(facts.available)} of it available now"
     if facts.available < _LITTLE_MEMORY:
-        return Finding("memory", "warning", found, "Close other programs, or train a small size (+size=small)")
-    return Finding("memory", "ok", found)
+        return CheckResult("memory", "warning", found, "Close other programs, or train a small size (+size=small)")
+    return CheckResult("memory", "ok", found)
 
 
-def shared_memory(facts: Facts) -> Finding:
+def shared_memory(facts: Facts) -> CheckResult:
     """Report the size of /dev/shm, through which workers pass batches; plan.py checks what a configuration needs."""
     if facts.shared_memory is None:
-        return Finding("shared memory", "ok", "no /dev/shm here, and none needed")
+        return CheckResult("shared memory", "ok", "no /dev/shm here, and none needed")
     found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of workers"
     if facts.shared_memory < _LITTLE_SHARED_MEMORY:
-        return Finding(
+        return CheckResult(
             "shared memory", "note", found, "Little for num_workers > 0: docker run --shm-size=8g gives more"
         )
-    return Finding("shared memory", "ok", found)
+    return CheckResult("shared memory", "ok", found)
 
 
-def start_method(facts: Facts) -> Finding:
+def start_method(facts: Facts) -> CheckResult:
     found = f"{facts.start_method}: {_STARTS.get(facts.start_method, 'unknown to this check')}"
     if facts.start_method == "fork":
-        return Finding("processes", "ok", found)
-    return Finding(
+        return CheckResult("processes", "ok", found)
+    return CheckResult(
         *("processes", "note", found),
         'nest-ssl and train.py can do that. A script of your own must start under `if __name__ == "__main__":`; '
         "persistent_workers=true starts workers once instead of in every epoch",
     )
 
 
-def open_files(facts: Facts) -> Finding:
+def open_files(facts: Facts) -> CheckResult:
     if facts.open_files is None or facts.open_files < 0:
-        return Finding("open files", "ok", "no limit")
+        return CheckResult("open files", "ok", "no limit")
     if facts.open_files < _FEW_FILES:
-        return Finding("open files", "warning", f"at most {facts.open_files}", "Workers may need more: ulimit -n 4096")
-    return Finding("open files", "ok", f"at most {facts.open_files:,}")
+        return CheckResult(
+            "open files", "warning", f"at most {facts.open_files}", "Workers may need more: ulimit -n 4096"
+        )
+    return CheckResult("open files", "ok", f"at most {facts.open_files:,}")
 
 
-def long_paths(facts: Facts) -> Finding:
+def long_paths(facts: Facts) -> CheckResult:
     if facts.long_paths:
-        return Finding("paths", "ok", "of any usual length")
-    return Finding(
+        return CheckResult("paths", "ok", "of any usual length")
+    return CheckResult(
         *("paths", "warning", "Windows is set to at most 260 characters"),
         "Keep exp_manager.exp_dir short (C:/runs), or switch LongPathsEnabled on in Windows. / and \\ both work",
     )
 
 
-def packages(facts: Facts) -> Finding:
+def packages(facts: Facts) -> CheckResult:
     there = [f"{name} {version}" for name, version in facts.packages.items() if version]
     missing = [name for name, version in facts.packages.items() if not version]
     found = ", ".join([*there, *(f"no {name}" for name in missing)])
     if not missing:
-        return Finding("extras", "ok", found)
+        return CheckResult("extras", "ok", found)
     wanted = [
         f"{name} for {extra.needed_by}" for name, extra in EXTRAS.items() if not set(missing).isdisjoint(extra.packages)
     ]
-    return Finding("extras", "note", found, f'As needed, pip install "nest_ssl[...]": {", ".join(wanted)}')
+    return CheckResult("extras", "note", found, f'As needed, pip install "nest_ssl[...]": {", ".join(wanted)}')
 
 
-def nemo(facts: Facts) -> Finding:
+def nemo(facts: Facts) -> CheckResult:
     if facts.nemo is None:
-        return Finding("nemo", "note", "not installed", "Not needed for training; `nest-ssl align` installs it (6 GB)")
-    return Finding("nemo", "ok", f"for `nest-ssl align`: {facts.nemo}")
+        return CheckResult(
+            "nemo", "note", "not installed", "Not needed for training; `nest-ssl align` installs it (6 GB)"
+        )
+    return CheckResult("nemo", "ok", f"for `nest-ssl align`: {facts.nemo}")
 
 
-def check_codecs() -> Finding:
+def check_codecs() -> CheckResult:
     """Check which kinds of audio files can be read."""
     found = decodable()
     missing = [kind for kind in KINDS if kind not in found]
     reads = f"reads {', '.join(found)} (libsndfile {soundfile.__libsndfile_version__})"
     if not missing:
-        return Finding("audio", "ok", reads)
+        return CheckResult("audio", "ok", reads)
     state = "problem" if any(kind in missing for kind in _NEEDED) else "warning"
-    return Finding(
+    return CheckResult(
         *("audio", state, f"{reads}; not {', '.join(missing)}"),  # type: ignore[arg-type]
         "Update soundfile (pip install -U soundfile), or convert such files to flac",
     )

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
-from nest_ssl.apps.doctor.finding import Finding, gigabytes
+from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.schema import CheckpointSettings
@@ -49,7 +49,7 @@ class RunPlan:
     weight_bytes: int
     checkpoint_bytes: int  # of all checkpoints together, at most
     manifests: tuple[Manifest, ...]
-    problems: tuple[Finding, ...]
+    problems: tuple[CheckResult, ...]
 
     @property
     def train_ds(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
     adjustments = adjust(cfg, facts.machine)
     apply(cfg, adjustments)
     settings: dict[str, Any] = OmegaConf.to_container(cfg.model)  # type: ignore[assignment]
-    problems: list[Finding] = []
+    problems: list[CheckResult] = []
     folder, checkpoints = Path(DEFAULT_FOLDER), CheckpointSettings()
     with _noted(problems, "run"):
         _check_trainer(cfg)
@@ -126,15 +126,15 @@ def load_train(settings: dict[str, Any], **changes: Any) -> DataLoader[Any]:
 
 
 @contextlib.contextmanager
-def _noted(problems: list[Finding], name: str) -> Iterator[None]:
+def _noted(problems: list[CheckResult], name: str) -> Iterator[None]:
     """Turn an error of the block into a finding with the same message."""
     try:
         yield
     except NestError as error:
-        problems.append(Finding(name, "problem", str(error)))
+        problems.append(CheckResult(name, "problem", str(error)))
 
 
-def _open(settings: dict[str, Any], name: str, problems: list[Finding]) -> DataLoader[Any] | None:
+def _open(settings: dict[str, Any], name: str, problems: list[CheckResult]) -> DataLoader[Any] | None:
     """Return the training loader (None for validation); on an error return None and add it to `problems`."""
     node = settings.get(name)
     with _noted(problems, "data"):
@@ -172,55 +172,55 @@ def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
     return kept * (1 + _MOMENTS) * weights + 2 * weights
 
 
-def check_plan(plan: RunPlan, facts: Facts) -> list[Finding]:
+def check_plan(plan: RunPlan, facts: Facts) -> list[CheckResult]:
     """Return what a run would adjust or refuse, and settings that are slow or risky on this machine."""
-    adjusted = [Finding("adjusted", "note", line) for line in describe(plan.adjustments)]
+    adjusted = [CheckResult("adjusted", "note", line) for line in describe(plan.adjustments)]
     return [*plan.problems, *adjusted, *(finding for check in _CHECKS for finding in check(plan, facts))]
 
 
-def _check_data(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     durations = plan.durations()
     if not len(durations):
         return
     lengths = f"{durations.min():.3g} to {durations.max():.3g} s, median {np.median(durations):.3g} s"
-    yield Finding("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
+    yield CheckResult("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
     missing = [name for name in plan.files() if not Path(name).is_file()]
     if missing:
         count = len(plan.files())
-        yield Finding(
+        yield CheckResult(
             *("data", "problem" if len(missing) == count else "warning"),
             f"{len(missing)} of {count} audio files that were looked for do not exist, such as {missing[0]}",
             "nest-ssl data check names all of them; paths in a manifest are relative to its folder",
         )
 
 
-def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     if plan.train_ds.get("is_tarred") or not plan.manifests:
         return
     rate = sample_rate_of(plan.train_ds, plan.cfg.model)
     found = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
     if found.lines > 1:
-        yield Finding(
+        yield CheckResult(
             *("bandwidth", "warning", f"an estimate from {found.measured} files: {found}"),
             "nest-ssl data check with --min-bandwidth names all of them, and leaves them out with --write-clean",
         )
 
 
-def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     workers = plan.train_ds.get("num_workers") or 0
     if workers > facts.usable_cores:
-        yield Finding(
+        yield CheckResult(
             *("workers", "warning", f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"),
             f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most",
         )
     elif workers and facts.start_method != "fork" and not plan.train_ds.get("persistent_workers"):
-        yield Finding(
+        yield CheckResult(
             *("workers", "note", f"{workers} workers are started by {facts.start_method}, again in every epoch"),
             "model.train_ds.persistent_workers=true starts them once",
         )
 
 
-def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[Finding]:
+def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[CheckResult]:
     """Check whether the batches of all workers fit into shared memory; `changes` are options of `train_ds`."""
     data = {**plan.train_ds, **changes}
     workers = data.get("num_workers") or 0
@@ -231,12 +231,12 @@ def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator
     found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {count} workers fill up to {gigabytes(needed)}"
     if needed > facts.shared_memory:
         gigabyte = max(1, math.ceil(2 * needed / 2**30))
-        yield Finding(
+        yield CheckResult(
             *("shared memory", "warning", found),
             f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0",
         )
     else:
-        yield Finding("shared memory", "ok", found)
+        yield CheckResult("shared memory", "ok", found)
 
 
 def workers_with_room(plan: RunPlan, facts: Facts, most: int, **changes: Any) -> int:
@@ -255,15 +255,15 @@ def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 
-def _check_windows_ddp(plan: RunPlan, facts: Facts) -> Iterator[Finding]:
+def _check_windows_ddp(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     strategy = str(OmegaConf.select(plan.cfg, "trainer.strategy") or "auto")
     if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
-        yield Finding(
+        yield CheckResult(
             *("strategy", "problem", "trainer.strategy=fsdp needs NCCL, which Windows does not have"),
             "trainer.strategy=auto",
         )
 
 
-_CHECKS: tuple[Callable[[RunPlan, Facts], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[RunPlan, Facts], Iterator[CheckResult]], ...] = (
     *(_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_windows_ddp),
 )  # each yields a finding only where there is something to say

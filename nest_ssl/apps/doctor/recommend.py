@@ -16,7 +16,7 @@ _MORE_TIME = "more time: --minutes"
 
 
 @dataclass(frozen=True)
-class Advice:
+class Recommendation:
     """A recommendation and its reason; without overrides, the configured value should be kept."""
 
     overrides: tuple[str, ...]
@@ -31,7 +31,7 @@ def typical(buckets: Sequence[Bucket]) -> Bucket | None:
 
 def batch_advice(
     buckets: Sequence[Bucket], train_ds: dict[str, Any], accumulate: int, utterances: int | None
-) -> Advice | None:
+) -> Recommendation | None:
     """Recommend the batch: the configured one if it fits and no other is faster.
 
     It gets smaller only if it was measured or predicted not to fit. `buckets` has all lengths, also those not tried.
@@ -46,14 +46,14 @@ def batch_advice(
 
 def _by_number(
     buckets: Sequence[Bucket], middle: Bucket, configured: int, accumulate: int, utterances: int | None
-) -> Advice:
+) -> Recommendation:
     useful_batch = middle.useful
     assert useful_batch is not None
     known = [bucket for bucket in buckets if bucket.largest is not None]
     tightest = min(known, key=lambda bucket: bucket.safe, default=None)
     if tightest is not None and configured > tightest.safe:
         times = math.ceil(configured / max(1, tightest.safe))
-        return Advice(
+        return Recommendation(
             (
                 f"{_NODE}.batch_size={max(1, configured // times)}",
                 f"trainer.accumulate_grad_batches={accumulate * times}",
@@ -63,18 +63,18 @@ def _by_number(
         )
     longest = buckets[-1]  # a batch that fits with these clips fits with all
     if longest.fits(configured) is None:
-        return Advice((), f"batch_size={configured}: {_no_time(configured, longest)}")
+        return Recommendation((), f"batch_size={configured}: {_no_time(configured, longest)}")
     safe = min(bucket.safe for bucket in (*known, longest))
     useful = min(useful_batch.trial.batch_size, safe, utterances or safe)
     if useful <= configured:
-        return Advice((), f"batch_size={configured}: it fits, and {_larger(middle)}")
+        return Recommendation((), f"batch_size={configured}: it fits, and {_larger(middle)}")
     gain = useful_batch.speed / _speed_at(middle, configured)
-    return Advice(
+    return Recommendation(
         (f"{_NODE}.batch_size={useful}",), f"{gain:.2g} times as fast as {configured}, and fits at every length"
     )
 
 
-def _by_seconds(buckets: Sequence[Bucket], middle: Bucket, configured: float, accumulate: int) -> Advice:
+def _by_seconds(buckets: Sequence[Bucket], middle: Bucket, configured: float, accumulate: int) -> Recommendation:
     useful_batch = middle.useful
     assert useful_batch is not None
     known, longest = [bucket for bucket in buckets if bucket.largest is not None], buckets[-1]
@@ -82,20 +82,20 @@ def _by_seconds(buckets: Sequence[Bucket], middle: Bucket, configured: float, ac
         fits = max(1, math.floor(min(bucket.safe * bucket.seconds for bucket in known)))
         times = math.ceil(configured / max(fits, longest.seconds))
         fail = _fail([bucket.fits(_clips(configured, bucket)) for bucket in known])
-        return Advice(
+        return Recommendation(
             (f"{_NODE}.batch_duration={fits}", f"trainer.accumulate_grad_batches={accumulate * times}"),
             f"{configured:g} s {fail} at every length, {fits} s do; updates stay as large",
         )
     if longest.fits(_clips(configured, longest)) is None:
-        return Advice((), f"batch_duration={configured:g}: {_no_time(_clips(configured, longest), longest)}")
+        return Recommendation((), f"batch_duration={configured:g}: {_no_time(_clips(configured, longest), longest)}")
     safe = min(bucket.safe * bucket.seconds for bucket in (*known, longest))
     useful = min(max(useful_batch.trial.audio, longest.seconds), safe)
     if useful <= configured:
-        return Advice((), f"batch_duration={configured:g}: it fits, and {_larger(middle)}")
-    return Advice((f"{_NODE}.batch_duration={math.ceil(useful)}",), "faster, and fits at every length")
+        return Recommendation((), f"batch_duration={configured:g}: it fits, and {_larger(middle)}")
+    return Recommendation((f"{_NODE}.batch_duration={math.ceil(useful)}",), "faster, and fits at every length")
 
 
-def workers_advice(workers: Workers, configured: int, gpu: bool) -> Advice:
+def workers_advice(workers: Workers, configured: int, gpu: bool) -> Recommendation:
     """Recommend the smallest number of workers that keeps up; keep the configured number if it was not tried."""
     best, alone = workers.best, workers.tried[0]
     times = f"a batch loads in {_seconds(alone.seconds)}, a step takes {_seconds(workers.step)}"
@@ -109,17 +109,19 @@ def workers_advice(workers: Workers, configured: int, gpu: bool) -> Advice:
     if best.workers and not gpu:
         reason += "; each worker takes CPU time from the steps"
     if best.workers == configured or (workers.cut_short and configured > best.workers):
-        return Advice((), f"num_workers={configured}: {reason}")
-    return Advice((f"{_NODE}.num_workers={best.workers}",), reason)
+        return Recommendation((), f"num_workers={configured}: {reason}")
+    return Recommendation((f"{_NODE}.num_workers={best.workers}",), reason)
 
 
-def precision_advice(now: Outcome, other: Outcome) -> Advice:
+def precision_advice(now: Outcome, other: Outcome) -> Recommendation:
     """Recommend the other precision if it is faster."""
     ratio = other.speed / now.speed if now.speed else 0.0
     name = other.trial.precision
     if other.fits and ratio >= GAIN:
-        return Advice((f"trainer.precision={name}",), f"{ratio:.2g} times as fast as {now.trial.precision}")
-    return Advice((), f"precision={now.trial.precision}: {name} is not faster here ({ratio:.2g} times the speed)")
+        return Recommendation((f"trainer.precision={name}",), f"{ratio:.2g} times as fast as {now.trial.precision}")
+    return Recommendation(
+        (), f"precision={now.trial.precision}: {name} is not faster here ({ratio:.2g} times the speed)"
+    )
 
 
 def _clips(batch_duration: float, bucket: Bucket) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.doctor.finding import Finding
+from nest_ssl.apps.doctor.check_result import CheckResult
 from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers, time_loader
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import RunPlan, check_shared_memory, load_train, workers_with_room
-from nest_ssl.apps.doctor.recommend import Advice, batch_advice, precision_advice, typical, workers_advice
+from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, typical, workers_advice
 from nest_ssl.apps.doctor.search import Bucket, Limits, MemoryCost, Search, bucket_tops
 from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, StartError, Trial, TrialError, TrialProcess
 from nest_ssl.errors import NestError
@@ -39,13 +39,13 @@ class TrialReport:
     precision: str
     buckets: list[Bucket] = field(default_factory=list)
     cost: MemoryCost | None = None
-    advice: list[Advice] = field(default_factory=list)
+    advice: list[Recommendation] = field(default_factory=list)
     verified: Outcome | None = None  # the recommended batch with the longest clips
     predicted_peak: float | None = None  # of the recommended batch, in bytes
     other_precision: tuple[Outcome, Outcome] | None = None
     other_numerics: tuple[Outcome, Outcome] | None = None  # exact, fast
     workers: Workers | None = None
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[CheckResult] = field(default_factory=list)
 
     @property
     def overrides(self) -> list[str]:
@@ -73,9 +73,9 @@ def run_trial(plan: RunPlan, facts: Facts, seconds: float, lengths: Sequence[flo
         if report.buckets:
             _compare_numerics(settings, report, watched, schedule)
     except StartError as error:
-        report.findings.append(Finding("trial", "problem", str(error)))
+        report.findings.append(CheckResult("trial", "problem", str(error)))
     except TrialError as error:
-        report.findings.append(Finding("trial", "warning", f"a step failed: {error}"))
+        report.findings.append(CheckResult("trial", "warning", f"a step failed: {error}"))
     if plan.data_is_usable and report.buckets:
         _measure_loading(plan, facts, settings, report, schedule)
     return report
@@ -118,20 +118,22 @@ def _measure_steps(
     if unknown:
         found = f"no time for clips of {', '.join(unknown)}" if report.buckets else "the time was over before a step"
         more = f"Give it more: --minutes {_MUCH_MORE * schedule.seconds / 60:g}"
-        report.findings.append(Finding("trial", "warning", found, more))
+        report.findings.append(CheckResult("trial", "warning", found, more))
     fitting = list(itertools.takewhile(lambda bucket: bucket.largest != 0, buckets))
     utterances = len(plan.durations()) // plan.processes or None
     accumulate = int(OmegaConf.select(plan.cfg, "trainer.accumulate_grad_batches") or 1)
     advice = batch_advice(fitting, plan.train_ds, accumulate, utterances)
     if advice is None:
         if any(bucket.outcomes for bucket in report.buckets):
-            report.findings.append(Finding("trial", "problem", "not even one clip fits into memory", "Try +size=small"))
+            report.findings.append(
+                CheckResult("trial", "problem", "not even one clip fits into memory", "Try +size=small")
+            )
         return
     report.advice.append(advice)
     if len(fitting) < len(buckets):
         found = f"clips of {buckets[len(fitting)].seconds:g} s do not fit into memory, even one by one"
         shorter = f"model.train_ds.max_duration={fitting[-1].seconds:g}, or a smaller size"
-        report.findings.append(Finding("trial", "warning", found, shorter))
+        report.findings.append(CheckResult("trial", "warning", found, shorter))
     _verify(plan, report, search, fitting[-1].seconds)
     if report.verified is not None and not report.verified.fits:  # the prediction was wrong
         report.buckets = search.buckets([bucket.seconds for bucket in report.buckets])
@@ -155,7 +157,7 @@ def _compare_precisions(plan: RunPlan, facts: Facts, report: TrialReport, search
         return
     name = "bf16-mixed" if facts.bf16 else "16-mixed" if plan.gpu else None
     if name is None:
-        report.advice.append(Advice((), "precision=32: this processor does not multiply bf16"))
+        report.advice.append(Recommendation((), "precision=32: this processor does not multiply bf16"))
         return
     other = search.try_once(Trial(now.trial.batch_size, now.trial.seconds, name))
     if other is not None:
@@ -200,7 +202,7 @@ def _measure_loading(
     try:
         report.workers = choose_workers(measure, step, most=room, remaining=lambda: schedule.left_until(1.0))
     except NestError as error:
-        report.findings.append(Finding("data", "warning", str(error).strip().splitlines()[-1]))
+        report.findings.append(CheckResult("data", "warning", str(error).strip().splitlines()[-1]))
         return
     report.advice.append(workers_advice(report.workers, plan.train_ds.get("num_workers") or 0, plan.gpu))
     if room < most and not report.workers.keeps_up:  # shared memory is what limits the workers

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from nest_ssl.apps.doctor import machine
-from nest_ssl.apps.doctor.finding import Finding, gigabytes, would_stop
+from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes, would_stop
 from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts, Gpu
 from tests.apps.doctor.machines import INSTALLED, made_up
 
 PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 A100 = Gpu("NVIDIA A100", 80 * 10**9, "8.0", bf16=True)
 T4 = Gpu("Tesla T4", 16 * 10**9, "7.5", bf16=False)
-Check = Callable[[Facts], Finding]
+Check = Callable[[Facts], CheckResult]
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_warnings_and_problems_come_with_something_to_do() -> None:
 
 
 def test_only_problems_stop() -> None:
-    assert not would_stop([Finding("a", "warning", "")])
-    assert would_stop([Finding("a", "ok", ""), Finding("b", "problem", "")])
+    assert not would_stop([CheckResult("a", "warning", "")])
+    assert would_stop([CheckResult("a", "ok", ""), CheckResult("b", "problem", "")])
 
 
 def test_this_machine_can_be_described() -> None:

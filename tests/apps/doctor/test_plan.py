@@ -13,7 +13,7 @@ import pytest
 import soundfile
 import soxr
 
-from nest_ssl.apps.doctor.finding import Finding
+from nest_ssl.apps.doctor.check_result import CheckResult
 from nest_ssl.apps.doctor.machine_facts import Facts, Gpu
 from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_shared_memory, make_plan, workers_with_room
 from nest_ssl.config.command_line import CommandLine
@@ -28,12 +28,12 @@ def plan(command: CommandLine, facts: Facts = LAPTOP) -> RunPlan:
     return make_plan(load_config(command), facts)
 
 
-def findings(command: CommandLine, **facts: Any) -> list[Finding]:
+def findings(command: CommandLine, **facts: Any) -> list[CheckResult]:
     machine = dataclasses.replace(LAPTOP, **facts)
     return check_plan(plan(command, machine), machine)
 
 
-def named(found: list[Finding], name: str) -> list[Finding]:
+def named(found: list[CheckResult], name: str) -> list[CheckResult]:
     return [finding for finding in found if finding.name == name]
 
 

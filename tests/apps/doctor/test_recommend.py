@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers
-from nest_ssl.apps.doctor.recommend import Advice, batch_advice, precision_advice, workers_advice
+from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, workers_advice
 from nest_ssl.apps.doctor.search import Bucket
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 
@@ -126,7 +126,7 @@ def test_the_fewest_processes_that_keep_up(alone: float, step: float, most: int,
 def test_the_configured_number_is_kept_if_it_is_that() -> None:
     found = choose(3.0, 1.0, 8)
     assert workers_advice(found, configured=4, gpu=True).overrides == ()
-    assert workers_advice(found, configured=0, gpu=True) == Advice(
+    assert workers_advice(found, configured=0, gpu=True) == Recommendation(
         ("model.train_ds.num_workers=4",),
         "a batch loads in 3 s, a step takes 1 s; with 4 workers a batch takes 0.75 s",
     )
