@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: the old content survives until the new is safe on the disk."""
+"""Atomic writes: a file keeps its old content until the new content is safely on the disk."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import Any
 from nest_ssl.folder_lock import process_lives
 
 _FLUSH_EVERY = 64 * 2**20  # bytes
-_NOBODYS_AFTER = 24 * 3600  # seconds without a change: longer than anything takes to write
+_ABANDONED_AFTER = 24 * 3600  # seconds without a change: longer than any write takes
 _writing: set[str] = set()  # names of this process's temporary files
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path | str) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; it takes the place of `path` if the block succeeds.
+    """Yield a temporary path beside `path` to write to; it replaces `path` if the block succeeds.
 
-    What a killed earlier attempt left behind is removed; not what a living process writes. Of two that write the same
-    path, the later one has the last word, and either file is whole.
+    Temporary files of killed processes are removed, those of living ones are not. If two processes write the same path,
+    the later one wins, and the file is complete in any case.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -47,20 +47,20 @@ def atomic_write(path: Path | str) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, names: str) -> None:
-    """Remove what killed processes have left of files with such names (`*.ckpt`); not what a living one is writing."""
+    """Remove the temporary files that killed processes left for files with such names (`*.ckpt`)."""
     for leftover in folder.glob(f".{names}.*.tmp"):
-        with contextlib.suppress(OSError):  # somebody else was faster; Windows keeps a file that is still open
+        with contextlib.suppress(OSError):  # another process removed it; on Windows, it may be open
             if not _may_be_in_use(leftover):
                 leftover.unlink()
 
 
 def _give_usual_mode(temporary: Path) -> None:
-    """Give a file that a library made for its owner alone, as tempfile does, the mode that the umask gives."""
+    """Give a file that a library created for its owner alone (mode 600) the mode of the umask."""
     if os.name != "posix" or stat.S_IMODE(temporary.stat().st_mode) != 0o600:
         return
     probe = temporary.with_suffix(".mode.tmp")
     try:
-        probe.touch()  # the umask itself can be read only by changing it, for every thread
+        probe.touch()  # reading the umask would change it for every thread
         temporary.chmod(stat.S_IMODE(probe.stat().st_mode))
     finally:
         probe.unlink(missing_ok=True)
@@ -71,24 +71,24 @@ def _machine() -> str:
 
 
 def _may_be_in_use(temporary: Path) -> bool:
-    """Whether its process lives; of another machine's nothing is known but when the file changed last."""
+    """Return whether the process of a temporary file may be alive; for other machines, its last change decides."""
     machine, _, process = temporary.name.split(".")[-2].partition("-")
     pid = process.partition("-")[0]
     if machine == _machine() and pid.isdecimal():
-        if int(pid) == os.getpid():  # ours, or an earlier process's: containers begin to count anew
+        if int(pid) == os.getpid():  # ours, or of an earlier process: containers reuse numbers
             return temporary.name in _writing
         if not process_lives(int(pid)):
             return False
-    return time.time() - temporary.stat().st_mtime < _NOBODYS_AFTER
+    return time.time() - temporary.stat().st_mtime < _ABANDONED_AFTER
 
 
 def open_streaming(path: Path | str) -> io.BufferedWriter:
-    """A new file to write much to: the disk works while more is being written, so that the last flush is short."""
+    """Open a new file for much data: it goes to the disk while it is written, so that the last flush is short."""
     return io.BufferedWriter(_Streaming(path, "wb"))
 
 
 class _Streaming(io.FileIO):
-    """Asks the system, every now and then, to begin with what it would otherwise keep until the flush."""
+    """Asks the system every 64 MB to start writing to the disk."""
 
     _asked_at = _written = 0
 
@@ -97,7 +97,7 @@ class _Streaming(io.FileIO):
         self._written += written
         if self._written - self._asked_at >= _FLUSH_EVERY and hasattr(os, "posix_fadvise"):
             self._asked_at = self._written
-            with contextlib.suppress(OSError):  # a file system that takes no advice
+            with contextlib.suppress(OSError):  # not supported by this file system
                 os.posix_fadvise(self.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # Linux writes dirty pages, then drops
         return written
 

@@ -1,6 +1,6 @@
-"""Virtual environments: `.venv` of start.py, and the ones that hold NeMo, each made once and kept.
+"""Virtual environments: `.venv` of start.py and those with NeMo, each created once and kept.
 
-Only the standard library, because start.py runs it before anything is installed.
+Standard library only, because start.py uses it before anything is installed.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ from pathlib import Path
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import lock_file
 
-TORCH = "2.13.0"  # decides the numbers: parity holds when both sides have this version
-NEMO = {"3.0.0": "NEST_NEMO_PYTHON", "2.7.3": "NEST_NEMO_273_PYTHON"}  # version: the variable that names one's own
-NEWEST_NEMO = "3.0.0"  # whose numbers ours are
-UNFINISHED = "unfinished"  # in an environment that is being made: nothing in it can be relied on
+TORCH = "2.13.0"  # parity needs this version on both sides
+NEMO = {
+    "3.0.0": "NEST_NEMO_PYTHON",
+    "2.7.3": "NEST_NEMO_273_PYTHON",
+}  # version: the variable with the user's own interpreter
+NEWEST_NEMO = "3.0.0"  # the version that nest_ssl agrees with bit by bit
+UNFINISHED = "unfinished"  # marker in an environment whose creation is not finished
 GIGABYTE = 10**9
 NEMO_SPACE = 6 * GIGABYTE
 
 
 class SetupError(NestError):
-    """Set-up cannot go on; the message says why and what to do."""
+    """Set-up failed; the message says why and what to do."""
 
 
 def interpreter(folder: Path) -> Path:
-    """The Python of a virtual environment."""
+    """Return the interpreter of a virtual environment."""
     return folder / "Scripts" / "python.exe" if os.name == "nt" else folder / "bin" / "python"
 
 
 def nemo_python(version: str) -> Path:
-    """An interpreter that has this NeMo: the user's, or one of our own that all clones on this machine share."""
+    """Return an interpreter with this NeMo: the user's, or that of our environment, created if missing."""
     variable = NEMO[version]
     chosen = os.environ.get(variable)
     if chosen:
@@ -47,13 +50,13 @@ def nemo_python(version: str) -> Path:
     folder = nemo_folder(version)
     if not interpreter(folder).exists():
         with one_at_a_time(folder):
-            if not interpreter(folder).exists():  # while this one waited, another may have made it
+            if not interpreter(folder).exists():  # another process may have created it meanwhile
                 make_nemo_environment(version, folder)
     return interpreter(folder)
 
 
 def installed_nemo() -> Path | None:
-    """An interpreter with NeMo that is there already: the user's choice, this one, or ours of an earlier time."""
+    """Return an existing interpreter with NeMo, or None: the user's, this one, or that of our environment."""
     variable = NEMO[NEWEST_NEMO]
     if variable in os.environ:
         return nemo_python(NEWEST_NEMO)
@@ -64,13 +67,13 @@ def installed_nemo() -> Path | None:
 
 
 def nemo_folder(version: str) -> Path:
-    """Where our own environment with this NeMo is or will be."""
+    """Return the folder of our environment with this NeMo, which all clones of this user share."""
     return cache_folder() / "nemo-{}-torch-{}-py{}.{}".format(version, TORCH, *sys.version_info[:2])
 
 
 @contextlib.contextmanager
 def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Keep others from making the same environment within the block; wait, with a line, for one who is making it."""
+    """Lock the creation of an environment within the block; wait, with a message, if another process holds the lock."""
 
     def tell(who: str) -> None:
         print(f"waiting for {who}, which is making {folder}", flush=True)
@@ -80,9 +83,9 @@ def one_at_a_time(folder: Path) -> Iterator[None]:
 
 
 def make_nemo_environment(version: str, folder: Path) -> None:
-    """Install NeMo beside its final place and move it there when it is complete, so that nobody sees half of it."""
+    """Install NeMo into a temporary folder and rename it when complete, so that no incomplete environment is used."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):  # of one that was killed: nobody else is at work
+    for leftover in folder.parent.glob(f"{folder.name}.*.partial"):  # of killed processes: this one holds the lock
         shutil.rmtree(leftover, ignore_errors=True)
     partial = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
@@ -93,14 +96,14 @@ def make_nemo_environment(version: str, folder: Path) -> None:
         (partial / UNFINISHED).unlink()
         partial.rename(folder)
     except OSError as error:
-        if not interpreter(folder).exists():  # otherwise another start.py was faster, and its result serves as well
+        if not interpreter(folder).exists():  # otherwise another start.py created it
             raise SetupError(f"cannot make {folder}: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
 def cache_folder() -> Path:
-    """Where this user's programs keep what can be made again."""
+    """Return this user's cache folder for nest_ssl."""
     if "NEST_CACHE" in os.environ:
         return Path(os.environ["NEST_CACHE"]).expanduser().resolve()
     home = Path.home()
@@ -112,7 +115,7 @@ def cache_folder() -> Path:
 
 
 def has_pip(python: Path) -> bool:
-    """Whether an interpreter is there, starts and can install."""
+    """Return whether an interpreter exists, starts, and has pip."""
     try:
         return subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True).returncode == 0
     except OSError:
@@ -120,7 +123,7 @@ def has_pip(python: Path) -> bool:
 
 
 def make_environment(folder: Path, needed_space: int) -> None:
-    """A new virtual environment in place of whatever is there, marked unfinished."""
+    """Create a virtual environment, marked unfinished; an existing folder is replaced."""
     free = shutil.disk_usage(folder.parent).free
     if free < needed_space:
         raise SetupError(
@@ -146,7 +149,7 @@ def make_environment(folder: Path, needed_space: int) -> None:
 def pip_install(
     python: Path, arguments: list[str], log: Path, what: str, duration: str, folder: Path | None = None
 ) -> None:
-    """Install quietly: one line for the user, everything pip says in a log, its end shown when it fails."""
+    """Install quietly: print one line, write pip's output into a log, and show its end if pip fails."""
     print(f"installing {what} (first time only, {duration}) ...", flush=True)
     quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
     command = [str(python), "-m", "pip", "install", *quiet, *arguments]
@@ -160,7 +163,7 @@ def pip_install(
                 log_file.write(line)
                 lines.append(line.decode(errors="replace").rstrip())
                 show_status(f"  {time.monotonic() - started:.0f} s  {lines[-1].strip()}")
-        except BaseException:  # stopped by the user, say: pip must not go on alone
+        except BaseException:  # such as Ctrl-C: pip must not continue alone
             pip.terminate()
             raise
     show_status("")
@@ -170,14 +173,14 @@ def pip_install(
 
 
 def show_status(text: str) -> None:
-    """One line that the next one replaces; nothing where nobody watches."""
+    """Show one line that the next call replaces; on a terminal only."""
     if sys.stdout.isatty():
         width = shutil.get_terminal_size().columns - 1
         print("\r" + text[:width].ljust(width) + ("" if text else "\r"), end="", flush=True)
 
 
 def advice(lines: Iterable[str]) -> str:
-    """What to do about a failure of pip, as far as its output tells."""
+    """Return what to do about a failure of pip, judged by its output."""
     output = "\n".join(lines)
     if any(sign in output for sign in ("No space left", "Errno 28", "not enough space")):
         return "The disk is full: free some space, then run it again"

@@ -1,4 +1,4 @@
-"""Errors a user can act on: one line each, saying what is wrong, where, and what to do."""
+"""Errors that a user can correct: each message is one line and says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class NestError(Exception):
-    """Base of every error that is the input's fault; entry points print it without a traceback."""
+    """Base of all errors caused by the user's input; commands print them without a traceback."""
 
 
 class ConfigError(NestError):
@@ -34,7 +34,7 @@ class CheckpointError(NestError):
     """A checkpoint or archive that is damaged, unsafe or does not fit the model."""
 
 
-# what other tools and papers call a key of ours
+# names that other tools and papers use -> our key
 SYNONYMS = {
     **dict.fromkeys(("learning_rate", "learningrate", "max_lr", "peak_lr"), "lr"),
     **dict.fromkeys(("epoch", "epochs", "num_epochs", "n_epochs", "num_train_epochs"), "max_epochs"),
@@ -76,7 +76,7 @@ SYNONYMS = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` for what another tool's name stands for or the closest known word, or an empty string."""
+    """Return ` (did you mean 'x'?)` for the key that a synonym stands for or the closest known word, else nothing."""
     known = list(known)
     synonym = SYNONYMS.get(word.lower())
     match = [synonym] if synonym in known else difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -84,6 +84,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def one_line(text: object, most: int = 200) -> str:
-    """What somebody else says, an exception or a value of a file, as one line of bounded length."""
+    """Return foreign text, such as an exception or a value from a file, as one line of bounded length."""
     line = " ".join(str(text).split()) or type(text).__name__
     return line if len(line) <= most else f"{line[:most]}..."

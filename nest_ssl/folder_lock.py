@@ -1,9 +1,9 @@
-"""One process at a time writes into a folder: who holds it, and a lock that a dead process cannot keep.
+"""A lock that lets one process at a time write into a folder; it ends with its process, and names its holder.
 
-The system's own lock on a small file decides; the kernel releases it when its process ends, however it ends. Some file
-systems that several machines share lock for one machine only, or not at all: there the holder's heartbeat decides, a
-number in the same file that it raises every few seconds. Only the standard library, because start.py runs it before
-anything is installed.
+The operating system locks a small file, and releases the lock when the process ends in any way. Some shared file
+systems lock for one machine only, or not at all: there the holder's heartbeat decides, a counter in the file that the
+holder increases every few seconds. The library `filelock` has no heartbeat and does not know the holder; and start.py
+needs the lock before any library is installed.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ except ImportError:
 
 LOCK = ".nest_ssl.lock"  # in the folder, as long as it is held
 _BEAT = 4.0  # seconds between two heartbeats
-_SILENCE = 3 * _BEAT  # of a process that has ended
-_FAR_AWAY = 2**30  # the byte that Windows locks: others cannot read what is locked
+_SILENCE = 3 * _BEAT  # seconds without a heartbeat after which the holder counts as ended
+_FAR_AWAY = 2**30  # position of the byte that Windows locks: others cannot read locked bytes
 _BUSY = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}
-_held: set[int] = set()  # descriptors: a forked process would keep the lock of one that is gone
+_held: set[int] = set()  # descriptors; a forked child closes them, or it would keep the lock
 
 
 class FolderInUse(NestError):
-    """Another process is writing there; the message says which one."""
+    """Another process holds the folder; the message says which one."""
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock."""
+    """The process that holds a lock."""
 
     host: str
     process: int
@@ -65,9 +65,9 @@ class Holder:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, advice: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold a folder, which is made if it is not there; raise `FolderInUse` if another process does, with `advice`.
+    """Hold the lock of a folder, creating it if needed; if another process holds it, raise `FolderInUse` with `advice`.
 
-    With `waiting`, wait for that one instead, once it was told who it is.
+    With `waiting`, call it once with the holder's name, and wait.
     """
     with lock_file(folder / LOCK, advice, waiting):
         yield
@@ -75,7 +75,7 @@ def lock_folder(folder: Path, advice: str, waiting: Callable[[str], None] | None
 
 @contextlib.contextmanager
 def lock_file(path: Path, advice: str, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """The same with a lock file of another name. Neither it nor the folders made for it outlive the block, if empty."""
+    """Do the same with a lock file of another name; after the block, remove it and the empty folders created for it."""
     made = _make_folders(path.parent)
     try:
         descriptor = _wait_for(path, advice, waiting)
@@ -96,13 +96,13 @@ def lock_file(path: Path, advice: str, waiting: Callable[[str], None] | None = N
 
 
 def process_lives(number: int) -> bool:
-    """Whether this machine has a process of that number."""
+    """Return whether this machine has a process with this number."""
     if os.name == "posix":
         try:
-            os.kill(number, 0)  # only asks; on Windows it would end the process
+            os.kill(number, 0)  # signal 0 only asks; on Windows it would end the process
         except ProcessLookupError:
             return False
-        except OSError:  # it lives, and is somebody else's
+        except OSError:  # it exists, under another user
             pass
         return True
     import ctypes
@@ -111,7 +111,7 @@ def process_lives(number: int) -> bool:
     kernel.OpenProcess.restype = ctypes.c_void_p
     handle = ctypes.c_void_p(kernel.OpenProcess(0x1000, False, number))  # PROCESS_QUERY_LIMITED_INFORMATION
     if not handle:
-        return kernel.GetLastError() == 5  # access denied: it is somebody else's
+        return kernel.GetLastError() == 5  # access denied: it exists, under another user
     code = ctypes.c_ulong()
     kernel.GetExitCodeProcess(handle, ctypes.byref(code))
     kernel.CloseHandle(handle)
@@ -119,20 +119,20 @@ def process_lives(number: int) -> bool:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Those that were missing, the innermost first."""
+    """Create a folder and return the folders that were missing, innermost first."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     _make_folder(folder)
     return missing
 
 
 def _make_folder(folder: Path) -> None:
-    """Make it although others may be making and removing it at the same time."""
+    """Create a folder while other processes may create and remove it."""
     while True:
         try:
             return folder.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, FileNotFoundError):  # removed since it was found, or a folder above was
+        except (FileExistsError, FileNotFoundError):  # it, or a folder above, was removed meanwhile
             if any(path.is_file() or (path.is_symlink() and not path.exists()) for path in (folder, *folder.parents)):
-                raise  # because of what is in the way
+                raise  # a file is in the way
 
 
 def _wait_for(path: Path, advice: str, waiting: Callable[[str], None] | None) -> int:
@@ -151,11 +151,11 @@ def _wait_for(path: Path, advice: str, waiting: Callable[[str], None] | None) ->
 
 
 def _take(path: Path) -> int | Holder | None:
-    """The descriptor of the locked file; or who has locked it, as far as that can be read."""
+    """Return the descriptor of the locked file, or its holder, None if that cannot be read."""
     while True:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
-        except FileNotFoundError:  # whoever made the folder has removed it
+        except FileNotFoundError:  # another process removed the folder
             _make_folder(path.parent)
             continue
         try:
@@ -163,7 +163,7 @@ def _take(path: Path) -> int | Holder | None:
             holder = _read(descriptor)
             if state == "busy":
                 return holder
-            if not _is_same_file(descriptor, path):  # its holder has removed it just now
+            if not _is_same_file(descriptor, path):  # its holder removed it meanwhile
                 continue
             elsewhere = holder is not None and (state == "unknown" or holder.host != platform.node())
             if elsewhere and holder is not None and _lives(path, holder):
@@ -177,7 +177,7 @@ def _take(path: Path) -> int | Holder | None:
 
 
 def _lock(descriptor: int) -> Literal["taken", "busy", "unknown"]:
-    """Take the system's lock; whether nobody else has it is unknown where the file system has none."""
+    """Take the system's lock; the result is unknown if the file system has no locks."""
     try:
         if fcntl is not None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -199,9 +199,9 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def _lives(path: Path, holder: Holder) -> bool:
-    """Whether the holder's heart beats; where its process was on this machine and is gone, that is known at once."""
+    """Return whether the holder is alive: by its heartbeat, or at once if its process was on this machine."""
     if holder.host == platform.node():
-        if holder.process == os.getpid():  # or an earlier process with this number
+        if holder.process == os.getpid():  # or an earlier process had this number
             return any(_is_same_file(descriptor, path) for descriptor in _held)
         if not process_lives(holder.process):
             return False
@@ -209,8 +209,10 @@ def _lives(path: Path, holder: Holder) -> bool:
     while time.monotonic() < end:
         time.sleep(0.2)
         try:
-            descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))  # again: NFS reads anew on opening
-        except FileNotFoundError:  # it has ended properly
+            descriptor = os.open(
+                path, os.O_RDONLY | getattr(os, "O_BINARY", 0)
+            )  # NFS reads new content only after opening
+        except FileNotFoundError:  # it released the lock
             return False
         try:
             now = _read(descriptor)
@@ -226,7 +228,7 @@ def _read(descriptor: int) -> Holder | None:
         os.lseek(descriptor, 0, os.SEEK_SET)
         content = json.loads(os.read(descriptor, 4096))
         return Holder(**content)
-    except (OSError, ValueError, TypeError):  # it has just been made
+    except (OSError, ValueError, TypeError):  # the file is new and empty
         return None
 
 
@@ -242,7 +244,7 @@ def _beat(descriptor: int, ended: threading.Event) -> None:
     beat = 0
     while not ended.wait(_BEAT):
         beat += 1
-        with contextlib.suppress(OSError):  # a disk that is full: the system's lock holds all the same
+        with contextlib.suppress(OSError):  # a full disk: the system's lock still holds
             _write(descriptor, Holder(**{**asdict(holder), "beat": beat}))
 
 
@@ -250,15 +252,15 @@ def _release(path: Path, descriptor: int) -> None:
     _held.discard(descriptor)
     with contextlib.suppress(OSError):
         if os.name == "posix" and _is_same_file(descriptor, path):
-            path.unlink()  # before it is unlocked: who waits for it looks whether it is still there
+            path.unlink()  # before unlocking: waiting processes check that it still exists
     os.close(descriptor)
     with contextlib.suppress(OSError):
         if os.name != "posix":
-            path.unlink()  # Windows keeps an open file, so also one that another process has opened since
+            path.unlink()  # on Windows this fails if another process has opened it
 
 
 def _forget_in_child() -> None:
-    """Close what a forked process has inherited; the lock stays with its parent."""
+    """Close inherited descriptors in a forked child; the lock stays with the parent."""
     while _held:
         os.close(_held.pop())
 

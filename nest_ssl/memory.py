@@ -1,4 +1,7 @@
-"""Memory of this machine and of this process, on every system that trains, without packages of their own."""
+"""Memory of this machine and of this process.
+
+The library psutil does not know the limits of containers, nor the peak on Linux and macOS, so it would save little.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,12 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-TOO_LARGE = 77  # exit code of a process that ended itself before it took what others need
+TOO_LARGE = 77  # exit code of a process that exceeded its limit and ended itself
 _LOOK_EVERY = 0.02  # seconds
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this machine, or the container that the process is in, has."""
+    """Return the bytes of memory of this machine, or of the container that the process runs in."""
     found = [_physical_memory()]
     for name in ("memory.max", "memory.limit_in_bytes"):
         found.extend(int(limit) for limit in group_limits(name) if limit.isdigit())  # "max": none
@@ -24,21 +27,21 @@ def machine_memory() -> int:
 
 
 def available_memory() -> int:
-    """Bytes that a new process could take now without anything being swapped out or killed."""
+    """Return the bytes that a new process could use now without swapping or killing anything."""
     found = [_system_available(), *_left_in_groups()]
     return max(0, min(found))
 
 
 def reset_peak() -> None:
-    """Forget the highest use of memory so far, where the system can; give back what was freed."""
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # glibc's alone
+    """Reset the peak, where the system can, and return freed memory to it."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """The most memory this process has had at once: since `reset_peak` on Linux, else since its start."""
+    """Return the peak memory of this process: since `reset_peak` on Linux, else since its start."""
     if sys.platform == "win32":
         return _windows_counters()[0]
     with contextlib.suppress(OSError, ValueError):
@@ -49,7 +52,7 @@ def peak_bytes() -> int:
 
 
 def used_bytes() -> int:
-    """Memory that this process has now; its peak where the system does not tell."""
+    """Return the bytes that this process uses now; its peak if the system does not tell."""
     if sys.platform == "win32":
         return _windows_counters()[1]
     with contextlib.suppress(OSError, ValueError):
@@ -58,9 +61,9 @@ def used_bytes() -> int:
 
 
 def end_above(limit: int) -> None:
-    """From now on this process ends itself when it has more than `limit` bytes; nobody else is to suffer.
+    """End this process as soon as it uses more than `limit` bytes, to protect other processes.
 
-    Should the system run out all the same, it is told to end this process first.
+    Linux is also told to kill this process first if memory runs out.
     """
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -75,7 +78,7 @@ def end_above(limit: int) -> None:
 
 
 def group_limits(name: str) -> Iterator[str]:
-    """What the control groups of this process say in their file `name`, innermost first (Linux, containers)."""
+    """Yield the content of the file `name` of this process's control groups, innermost first (Linux, containers)."""
     for folder in _groups():
         with contextlib.suppress(OSError):
             yield (folder / name).read_text().strip()
@@ -86,7 +89,7 @@ def _physical_memory() -> int:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     kilobytes = ctypes.c_ulonglong()
     if not ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):
-        return 2**40  # unknown: what no machine that trains this has
+        return 2**40  # unknown: more than any machine has
     return kilobytes.value * 1024
 
 
@@ -102,7 +105,7 @@ def _system_available() -> int:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Limit less use, file cache not counted, of every group that has a limit."""
+    """Yield, for every control group with a limit, the limit minus the use without file cache."""
     names = (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -116,7 +119,7 @@ def _left_in_groups() -> Iterator[int]:
 
 
 def _groups() -> list[Path]:
-    """Folders of the control groups that this process is in, with all those above them."""
+    """Return the folders of this process's control groups and of all groups above them."""
     root = Path("/sys/fs/cgroup")
     folders = [root, root / "memory", root / "cpu"]
     with contextlib.suppress(OSError):
@@ -157,7 +160,7 @@ def _windows_available() -> int:
 
 
 def _windows_counters() -> tuple[int, int]:
-    """(peak, current) working set."""
+    """Return the peak and the current working set in bytes."""
 
     class Counters(ctypes.Structure):
         _fields_ = (

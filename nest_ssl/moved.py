@@ -1,4 +1,4 @@
-"""Import paths that earlier documentation gave, and the modules that now answer to them."""
+"""Former import paths, which earlier documentation gave, and the modules that they lead to now."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOVED = {
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finds a module under its old path and gives the very same module object as under the new one."""
+    """Finds a module under its former path; it is the same module object as under its present path."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,5 +45,5 @@ class MovedModules(MetaPathFinder, Loader):
 
 
 def keep_old_paths() -> None:
-    """Let every old path be imported; the modules themselves are loaded only when somebody does."""
-    sys.meta_path.insert(0, MovedModules())  # first: the path of a moved parent would find a second copy
+    """Make former paths importable; a module is loaded when its former path is imported."""
+    sys.meta_path.insert(0, MovedModules())  # first: otherwise the former parent would load a second copy

@@ -1,7 +1,7 @@
-"""Lines on a terminal, whatever is in them: paths and texts of strangers can neither move the cursor nor forge a line.
+"""Safe output on a terminal: foreign paths and texts can neither move the cursor nor forge a line.
 
-A file may be called `x\n0 problems` or hold an escape sequence that wipes the screen. Every line for people leaves
-through `say`; letters of all languages and emoji stay as they are.
+A file may be called `x\n0 problems` or have an escape sequence in its name that clears the screen. All lines for users
+are printed by `say`; letters of all languages and emoji are kept.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import re
 import sys
 
-# Control characters, line breaks among them; what turns the direction of text; halves of characters, which Python makes
-# of file names that are not UTF-8.
+# Control characters, line breaks included; changes of the text direction; surrogates, which Python uses for file names
+# that are not UTF-8.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
-_STYLE = re.compile("(\x1b\\[[0-9;]*m)")  # colours, bold and back again
+_STYLE = re.compile("(\x1b\\[[0-9;]*m)")  # colours and bold
 
 
 def printable(text: object) -> str:
-    """Return one line of text in which each character that a terminal would obey is written as `\\x1b` or `\\u202e`."""
+    """Return one line of text with each character that a terminal would obey written as `\\x1b` or `\\u202e`."""
     return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), str(text))
 
 
 def say(line: object = "", *, error: bool = False, styled: bool = False, flush: bool = False) -> None:
-    """Print one line on standard output or standard error, in whatever characters it knows.
+    """Print one line on standard output or standard error, in its encoding.
 
-    In a `styled` line the colours stay: whoever made it has escaped the text in it before.
+    A `styled` line keeps its colours: the caller has escaped the text in it.
     """
     stream = sys.stderr if error else sys.stdout
     parts = _STYLE.split(str(line)) if styled else [line]

@@ -1,7 +1,7 @@
-"""Files that are files: reading a named pipe waits for ever, and a device such as /dev/zero never ends.
+"""Open regular files only: reading a named pipe waits forever, and a device such as /dev/zero never ends.
 
-A path from a manifest or a command line is opened here, or checked here before a library opens it by name. What is no
-regular file raises an `OSError` whose `strerror` says so in words that follow the path: `no such file`, `is a folder`.
+Paths from manifests and command lines are opened here, or checked here before a library opens them. Anything else than
+a regular file raises an `OSError` whose `strerror` can follow the path: `no such file`, `is a folder`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-# names that stand for devices in every folder of Windows, with any suffix (`NUL`, `con.wav`), and its folder of devices
+# names of devices, which Windows has in every folder and with any suffix (`NUL`, `con.wav`), and its folder of devices
 _WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])[ .]*([.:].*)?", re.IGNORECASE)
 _WINDOWS_DEVICES = ("\\\\.\\", "//./")
-# O_NONBLOCK: a pipe that took the file's place after the look at it does not make us wait for somebody who writes to it
+# O_NONBLOCK: if a pipe replaced the file after the check, opening it does not wait for a writer
 _OPENING = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_BINARY", "O_NOINHERIT"))
 _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -28,7 +28,7 @@ _SPECIAL: tuple[tuple[Callable[[int], bool], str], ...] = (
 
 
 def open_regular(path: Path | str) -> io.BufferedReader:
-    """Open a regular file for reading bytes; what was opened is looked at again, in case it was exchanged meanwhile."""
+    """Open a regular file for reading bytes; the opened file is checked again, as it may have been replaced."""
     check_regular(path)
     descriptor = os.open(path, _OPENING)
     try:
@@ -40,7 +40,7 @@ def open_regular(path: Path | str) -> io.BufferedReader:
 
 
 def check_regular(path: Path | str) -> os.stat_result:
-    """Raise an `OSError` unless a regular file is there, possibly through links; return what the system knows of it."""
+    """Raise an `OSError` unless the path is a regular file or a link to one; return its status."""
     name = os.fspath(path)
     if "\0" in name:
         raise OSError(errno.EINVAL, "is not a path: it holds a NUL character", name)
@@ -57,7 +57,7 @@ def check_regular(path: Path | str) -> os.stat_result:
 
 
 def why_not_regular(path: Path | str) -> str | None:
-    """Why a path cannot be read as a file, in words that follow the path, or None if it can be tried."""
+    """Return why a path is no regular file, in words that can follow the path; None if it is one."""
     try:
         check_regular(path)
     except OSError as error:
@@ -66,7 +66,7 @@ def why_not_regular(path: Path | str) -> str | None:
 
 
 def is_windows_device(name: str) -> bool:
-    """Whether Windows takes a path for a device rather than for a file."""
+    """Return whether Windows treats a path as a device."""
     last = re.split(r"[\\/]", name)[-1]
     return name.startswith(_WINDOWS_DEVICES) or _WINDOWS_DEVICE.fullmatch(last) is not None
 

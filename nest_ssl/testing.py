@@ -1,4 +1,4 @@
-"""A small NEST configuration for tests and experiments: every part of the real one, shrunk to milliseconds."""
+"""A small NEST configuration for tests and experiments: every part of the real one, but computed in milliseconds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SMALL = [
 
 
 def small_config(config: Path, overrides: Sequence[str] = ()) -> DictConfig:
-    """The configuration in this file, made small, with overrides as on the command line."""
+    """Load a configuration, make its model small, and apply overrides as on the command line."""
     return OmegaConf.merge(OmegaConf.load(config), OmegaConf.from_dotlist([*_SMALL, *overrides]))  # type: ignore[return-value]
 
 
 def manifests_of(corpus: DummyCorpus) -> list[str]:
-    """Overrides that train on this corpus with its noise, and validate on its clean part."""
+    """Return overrides that train on this corpus with its noise, and validate on its clean part."""
     return [
         f"model.train_ds.manifest_filepath={corpus.train_manifest}",
         f"model.train_ds.noise_manifest={corpus.noise_manifest}",

@@ -1,4 +1,4 @@
-"""Training: the run, its LightningModule and LightningDataModule, callbacks, checkpoints and optimisers."""
+"""Training: the run, its LightningModule and LightningDataModule, callbacks, checkpoints and optimizers."""
 
 import gc
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, without its writer: the thread of that one dies of a full disk, and the run with it."""
+"""TensorBoard's event files without TensorBoard's writer, whose thread fails on a full disk and ends the run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from nest_ssl.training.loggers.tags import GroupedTags
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 16 * 2**20  # bytes
-_count = itertools.count()  # of the files of this process: two may begin in one second
+_count = itertools.count()  # numbers this process's files: two may be created in one second
 
 
 class PatientTensorBoardLogger(GroupedTags, TensorBoardLogger):
-    """Lightning's, but what the disk has no space for waits in memory until it has, and the run goes on."""
+    """Lightning's logger, but events wait in memory while the disk is full, and the run continues."""
 
     @property
     @rank_zero_experiment
@@ -44,12 +44,12 @@ class PatientTensorBoardLogger(GroupedTags, TensorBoardLogger):
         self.experiment.flush()
         settings = Path(self.log_dir) / self.NAME_HPARAMS_FILE
         if not settings.is_file():
-            with suppress(OSError), atomic_write(settings) as temporary:  # Lightning comes again after the next step
+            with suppress(OSError), atomic_write(settings) as temporary:  # Lightning calls again after the next step
                 save_hparams_to_yaml(temporary, self.hparams)
 
 
 class EventFile:
-    """One file of events, in the place of TensorBoard's EventFileWriter. It ends with a whole record at any time."""
+    """A file of events in place of TensorBoard's EventFileWriter; it always ends with a complete record."""
 
     def __init__(self, folder: Path, flush_seconds: float, suffix: str = "") -> None:
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_count)}"
@@ -57,7 +57,7 @@ class EventFile:
         self._flush_seconds = flush_seconds
         self._flushed_at = time.monotonic()
         self._waiting: list[bytes] = []
-        self._size = 0  # of what is in the file
+        self._size = 0  # of the file, in bytes
         self._warned = False
         source = SourceMetadata(writer=__name__)
         self.add_event(Event(wall_time=time.time(), file_version="brain.Event:2", source_metadata=source))
@@ -74,7 +74,7 @@ class EventFile:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits, or let it wait on."""
+        """Write the waiting events; if that fails, keep them."""
         self._flushed_at = time.monotonic()
         if not self._waiting:
             return
@@ -85,7 +85,9 @@ class EventFile:
             if len(content) > _MOST_WAITING:
                 del self._waiting[: len(self._waiting) // 2 + 1]
             if not self._warned:
-                _log.warning("curves could not be written: %s; they wait in memory, training goes on", one_line(error))
+                _log.warning(
+                    "curves could not be written: %s; they wait in memory, training continues", one_line(error)
+                )
             self._warned = True
             return
         self._size += len(content)
@@ -101,7 +103,7 @@ class EventFile:
 
     def _append(self, content: bytes) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.path.exists():  # the first time, or somebody took it away
+        if not self.path.exists():  # the first time, or it was removed
             self._size = 0
         try:
             with self.path.open("r+b" if self._size else "wb") as file:
@@ -110,19 +112,19 @@ class EventFile:
                 file.truncate()
         except OSError:
             with suppress(OSError):
-                os.truncate(self.path, self._size)  # without half a record, whose space others may need
+                os.truncate(self.path, self._size)  # remove the incomplete record
             raise
 
 
 class _File(FileWriter):
-    """Torch's, on top of our file."""
+    """Torch's writer, on top of `EventFile`."""
 
     def __init__(self, folder: str, flush_seconds: float, suffix: str) -> None:
         self.event_writer = EventFile(Path(folder), flush_seconds, suffix)
 
 
 class _Summaries(SummaryWriter):
-    """Torch's way to make events of numbers and pictures, on top of our file."""
+    """Torch's conversion of numbers and pictures into events, on top of `EventFile`."""
 
     file_writer: FileWriter | None  # type: ignore[assignment]
     all_writers: dict[str, FileWriter] | None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Optimisers and learning-rate schedules, chosen by the names that NeMo's configurations use."""
+"""Optimizers and learning-rate schedules, chosen by the names that NeMo's configurations use."""
 
 from nest_ssl.training.optim.clipping import clip_or_drop
 from nest_ssl.training.optim.optimizers import build_optimizer, parameter_groups, with_fused_kernel

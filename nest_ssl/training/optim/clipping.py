@@ -1,4 +1,4 @@
-"""Clipping that finds out on the way whether the gradients are finite."""
+"""Gradient clipping that also checks whether the gradients are finite."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 
 def clip_or_drop(parameters: Sequence[Parameter], max_norm: float | None, drop: bool = True) -> tuple[Tensor, bool]:
-    """Scale the gradients to at most `max_norm` as `clip_grad_norm_` does; drop them all if their norm is not finite.
+    """Clip the gradients to `max_norm` as `clip_grad_norm_` does; set them to None if their norm is not finite.
 
-    Returns the norm before clipping and whether it is finite. To an optimiser, a parameter without a gradient is one
-    that is left alone: neither moments nor weight decay move. Without `drop`, somebody else leaves out the step.
+    Return the norm before clipping and whether it is finite. An optimizer skips parameters without a gradient, moments
+    and weight decay included. Without `drop`, the caller skips the step.
     """
     norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
-    if hasattr(norm, "full_tensor"):  # each process has a part of the weights
+    if hasattr(norm, "full_tensor"):  # sharded weights
         norm = norm.full_tensor()
     finite = bool(norm.isfinite())
     if not finite and drop:

@@ -1,4 +1,4 @@
-"""Optimisers by name: torch's own classes, given the parameters in the order and number that NeMo gives them."""
+"""Optimizers by name: torch's classes, with the parameters in NeMo's order and number."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _ONLY_IN_NEMO = (
     *("fused_adam", "distributed_fused_adam", "megatron_fused_adam"),
 )
 SHARED_KEYS = ("name", "_target_", "sched")
-DEFAULT_OPTIMIZER = "adam"  # NeMo's choice where the configuration makes none
+DEFAULT_OPTIMIZER = "adam"  # NeMo's default
 
 
 def parameter_groups(
     model: nn.Module, config: Mapping[str, Any] | None = None, key: str = "model.optim_param_groups"
 ) -> list[dict[str, Any]]:
-    """All parameters, frozen ones too (as NeMo does); the modules that `config` names are groups of their own."""
+    """Return groups of all parameters, frozen ones included as in NeMo; modules in `config` have their own groups."""
     children = dict(model.named_children())
     groups: list[dict[str, Any]] = []
     for name, options in (config or {}).items():
@@ -50,7 +50,7 @@ def parameter_groups(
 def build_optimizer(
     parameters: Iterable[Tensor] | Iterable[dict[str, Any]], config: Mapping[str, Any], key: str = "model.optim"
 ) -> optim.Optimizer:
-    """The optimiser that `config` (the `optim` node, its `sched` ignored) names, for parameters or groups of them."""
+    """Return the optimizer that the `optim` node names, for parameters or groups of them; `sched` is ignored."""
     cls = _optimizer_class(config, key)
     known = list(optimizer_options(cls))
     options = read_options(_without(config, SHARED_KEYS), known, cls.__name__, key)
@@ -65,13 +65,13 @@ def build_optimizer(
 
 
 def optimizer_options(cls: type[optim.Optimizer]) -> dict[str, inspect.Parameter]:
-    """What a configuration can tell an optimiser."""
+    """Return the options of an optimizer that a configuration can set."""
     parameters = inspect.signature(cls).parameters.items()
     return {name: parameter for name, parameter in parameters if name != "params"}
 
 
 def with_fused_kernel(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with `fused: true` where the optimiser has such a kernel: the same step, 4 times faster on a CPU."""
+    """Return the options with `fused: true` if the optimizer has such a kernel: 4 times faster on a CPU."""
     has_one = "fused" in inspect.signature(_optimizer_class(config, "model.optim")).parameters
     chosen = any(config.get(name) is not None for name in ("fused", "foreach", "differentiable"))
     return {**config, "fused": True} if has_one and not chosen else dict(config)
@@ -92,7 +92,7 @@ def _optimizer_class(config: Mapping[str, Any], key: str) -> type[optim.Optimize
 
 
 def _typed_group(entry: Any, known: list[str], cls: type[optim.Optimizer], key: str) -> Any:
-    """A parameter as it is; of a group, the options, which torch would take unchecked."""
+    """Return a parameter unchanged, a group with checked options: torch does not check them."""
     if not isinstance(entry, Mapping):
         return entry
     options = read_options(_without(entry, ("params",)), known, cls.__name__, f"{key}_param_groups")

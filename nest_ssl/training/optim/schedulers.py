@@ -1,4 +1,4 @@
-"""Schedulers by name: our schedules and torch's, packed the way Lightning takes them."""
+"""Schedulers by name, NeMo's and torch's, in the form that Lightning expects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TORCH_SCHEDULERS: dict[str, type] = {
 }
 DEFAULT_MONITOR = "val_loss"
 _STEPPED_EACH_EPOCH = ("ExponentialLR", "ReduceLROnPlateau")
-SHARED_KEYS = ("name", "monitor", "reduce_on_plateau", "max_steps")  # `max_steps` is decided for the whole run
+SHARED_KEYS = ("name", "monitor", "reduce_on_plateau", "max_steps")  # `max_steps` belongs to the whole run
 _NOT_FROM_CONFIG = ("self", "optimizer", "max_steps", "scale_fn")
 
 
@@ -52,7 +52,7 @@ def build_scheduler(
     max_steps: int | None,
     key: str = "model.optim.sched",
 ) -> dict[str, Any] | None:
-    """Lightning's scheduler entry for the `sched` node, None without one; `max_steps` is the length of the run."""
+    """Return Lightning's entry for the scheduler of the `sched` node, None without one; `max_steps` is the run's."""
     if config is None:
         return None
     name = config.get("name")
@@ -77,7 +77,7 @@ def build_scheduler(
 
 
 def scheduler_options(cls: type) -> dict[str, inspect.Parameter]:
-    """What a configuration can tell a scheduler; what it hands on to its base classes counts as its own."""
+    """Return the options of a scheduler that a configuration can set, those of its base classes included."""
     return {
         parameter.name: parameter
         for base in reversed(cls.__mro__[: cls.__mro__.index(object)])

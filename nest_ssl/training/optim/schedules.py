@@ -1,6 +1,6 @@
-"""Learning-rate schedules by NeMo's names: a rate for each step, in NeMo's order of operations, to the last bit.
+"""Learning-rate schedules under NeMo's names, equal to the last bit: operations are in NeMo's order.
 
-A schedule is a linear warm-up, then what its `anneal` says up to `max_steps`, then `min_lr`. Attributes carry NeMo's
+A schedule has a linear warm-up, then follows `anneal` until `max_steps`, then stays at `min_lr`. Attributes have NeMo's
 names because torch stores them in checkpoints.
 """
 
@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 
 class WarmupPolicy(LRScheduler):
-    """Linear warm-up to the base rate, which then stays; the base of every other schedule here."""
+    """Linear warm-up, then a constant base rate; the base class of all schedules here."""
 
     needs_max_steps = False
-    ends_at_max_steps = True  # after that step the rate is `min_lr`
+    ends_at_max_steps = True  # after `max_steps` the rate is `min_lr`
     max_steps: Any  # int, or None for a run without end
 
     def __init__(
@@ -35,13 +35,13 @@ class WarmupPolicy(LRScheduler):
         self.max_steps = max_steps
         self.warmup_steps = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
         self.min_lr = min_lr
-        super().__init__(optimizer, last_epoch)  # takes the first step, so everything `rate` reads is set before
+        super().__init__(optimizer, last_epoch)  # calls `rate`, so all attributes must be set before
 
     def get_lr(self) -> list[Any]:
         return [self.rate(self.last_epoch, base) for base in self.base_lrs]  # type: ignore[arg-type]
 
     def rate(self, step: int, base: float) -> float:
-        """The learning rate of optimiser step `step` (from 0) of a parameter group whose configured rate is `base`."""
+        """Return the learning rate at optimizer step `step` (from 0) of a parameter group with base rate `base`."""
         if self.warmup_steps > 0 and step <= self.warmup_steps:
             return self.warm_up(step, base)
         if self.max_steps is not None and step > self.max_steps:
@@ -55,18 +55,18 @@ class WarmupPolicy(LRScheduler):
         return base
 
     def first_base(self) -> float:
-        """The first group's configured rate, which some of NeMo's schedules give to every group."""
+        """Return the base rate of the first group, which some of NeMo's schedules use for every group."""
         return self.base_lrs[0]  # type: ignore[return-value]
 
     def refuse_rates_below_minimum(self, optimizer: Optimizer) -> None:
-        """For schedules that descend to `min_lr`: starting below it is a mistake, told before the first step."""
+        """Raise ValueError if a schedule that descends to `min_lr` would start below it."""
         for group in optimizer.param_groups:
             if group["lr"] < self.min_lr:
                 raise ValueError(f"lr {group['lr']} is below min_lr {self.min_lr}")
 
 
 class NoamAnnealing(WarmupPolicy):
-    """`Attention is All You Need` (section 5.3): up linearly, then down with the inverse square root of the step.
+    """`Attention is All You Need` (section 5.3): linear warm-up, then the inverse square root of the step.
 
     The configured rate is a factor, not the peak. Steps 0 and 1 share one rate, as in NeMo.
     """
@@ -89,7 +89,7 @@ class NoamAnnealing(WarmupPolicy):
 
 
 class CosineAnnealing(WarmupPolicy):
-    """Half a cosine from the base rate to `min_lr`; with `constant_steps`, Megatron's variant, which ends flat."""
+    """Half a cosine from the base rate to `min_lr`; with `constant_steps`, Megatron's variant with a flat end."""
 
     needs_max_steps = True
 
@@ -139,7 +139,7 @@ class WarmupAnnealing(WarmupPolicy):
 
 
 class SquareAnnealing(WarmupPolicy):
-    """The square of what remains after the warm-up, not below `min_lr`."""
+    """The square of the share of steps that remain after the warm-up, at least `min_lr`."""
 
     needs_max_steps = True
 
@@ -153,7 +153,7 @@ class SquareAnnealing(WarmupPolicy):
 
 
 class SquareRootAnnealing(WarmupPolicy):
-    """The square root of what remains of the run (the warm-up counts), not below `min_lr`."""
+    """The square root of the share of steps that remain, warm-up included, at least `min_lr`."""
 
     needs_max_steps = True
 
@@ -162,14 +162,14 @@ class SquareRootAnnealing(WarmupPolicy):
 
 
 class InverseSquareRootAnnealing(WarmupPolicy):
-    """Down with the inverse square root of the step, from the base rate at the end of the warm-up."""
+    """The base rate at the end of the warm-up, then proportional to the inverse square root of the step."""
 
     def anneal(self, step: int, base: float) -> float:
         return base / ((step + 1) / (self.warmup_steps + 1)) ** 0.5
 
 
 class PolynomialDecayAnnealing(WarmupPolicy):
-    """A power of what remains after the warm-up, down to `min_lr`."""
+    """A power of the share of steps that remain after the warm-up, down to `min_lr`."""
 
     needs_max_steps = True
 
@@ -199,7 +199,7 @@ class WarmupHoldPolicy(WarmupPolicy):
     ) -> None:
         warmup = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
         hold = _phase_steps("hold", hold_steps, hold_ratio, max_steps)
-        # NeMo counts the warm-up in, but only where a hold is configured.
+        # NeMo includes the warm-up, but only if a hold is configured.
         self.hold_steps = 0 if hold_steps is None and hold_ratio is None else hold + warmup
         super().__init__(optimizer, max_steps=max_steps, warmup_steps=warmup, **shared)
 
@@ -219,7 +219,7 @@ class WarmupHoldAnnealLinear(WarmupHoldPolicy):
 
 
 class WarmupHoldAnnealOneMinusSquareRoot(WarmupHoldPolicy):
-    """After the hold, one minus the square root of the share done, not below `min_lr`."""
+    """After the hold, one minus the square root of the share of steps done, at least `min_lr`."""
 
     needs_max_steps = True
 
@@ -229,7 +229,7 @@ class WarmupHoldAnnealOneMinusSquareRoot(WarmupHoldPolicy):
 
 
 class PolynomialHoldDecayAnnealing(PolynomialDecayAnnealing, WarmupHoldPolicy):
-    """After the hold, a power of what remains, down to `min_lr`."""
+    """After the hold, a power of the share of steps that remain, down to `min_lr`."""
 
     def anneal(self, step: int, base: float) -> float:
         steps = self.max_steps - max(self.warmup_steps, self.hold_steps)
@@ -237,7 +237,7 @@ class PolynomialHoldDecayAnnealing(PolynomialDecayAnnealing, WarmupHoldPolicy):
 
 
 class NoamHoldAnnealing(WarmupHoldPolicy):
-    """Squeezeformer (section 3.3): after the hold, down with a power of the step; the configured rate is the peak."""
+    """Squeezeformer (section 3.3): after the hold, an inverse power of the step; the base rate is the peak."""
 
     def __init__(self, optimizer: Optimizer, *, decay_rate: float = 0.5, **shared: Any) -> None:
         if not shared.get("warmup_steps") and not shared.get("warmup_ratio"):
@@ -252,7 +252,7 @@ class NoamHoldAnnealing(WarmupHoldPolicy):
 
 
 def _phase_steps(phase: str, steps: float | None, ratio: float | None, max_steps: int | None) -> Any:
-    """Length of a phase that is configured either in steps or as a share of the run; 0 if not at all."""
+    """Return the length of a phase, configured in steps or as a share of the run; 0 if not configured."""
     if steps is not None and ratio is not None:
         raise ValueError(f"has both {phase}_steps and {phase}_ratio; give one")
     if steps is not None:
@@ -269,12 +269,12 @@ def _phase_steps(phase: str, steps: float | None, ratio: float | None, max_steps
 
 
 def _share(done: float, steps: float) -> float:
-    """`done / steps`; all of it where the earlier phases leave no step (NeMo divides by zero at the last one)."""
+    """Return `done / steps`, or 1 if the earlier phases leave no steps (NeMo divides by zero)."""
     return done / steps if steps else 1.0
 
 
 def _polynomial(step: int, steps: float, base: float, min_lr: float, power: float, cycle: bool) -> float:
-    """From `base` at step 0 to `min_lr` at `steps`; `cycle` stretches the curve instead of ending it."""
+    """Return the polynomial decay from `base` at step 0 to `min_lr` at `steps`; `cycle` repeats it."""
     if cycle:
         steps *= 1.0 if step == 0 else math.ceil(_share(step, steps))
     else:
