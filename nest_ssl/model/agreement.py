@@ -1,4 +1,4 @@
-"""Options of different parts that count the same thing: where they differ, a step fails or learns something else."""
+"""Options of different parts that must be equal; otherwise a step fails, or learns something else than intended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SQUEEZED = ("quantizer.squeeze_single", "decoder.squeeze_single", "loss.squeeze
 
 
 def check_agreement(settings: Node, key: str = "model") -> Iterator[str]:
-    """Refuse a `model` node whose parts do not fit each other; yield warnings of what fits and is odd."""
+    """Refuse a `model` node whose parts do not fit together; yield warnings of what works but looks wrong."""
     options = {f"{part}.{name}": value for part in _CLASSES for name, value in all_options(part, settings).items()}
     _check_features(options, settings.get("mask_position"), key)
     _check_equal({name: options[name] for name in _CODEBOOK_COUNTS}, "both count codebooks", key)
@@ -53,7 +53,7 @@ def check_agreement(settings: Node, key: str = "model") -> Iterator[str]:
 
 
 def all_options(part: str, settings: Node) -> dict[str, Any]:
-    """The options of a part as its class will see them; None where one is missing, for the class to refuse."""
+    """Return the options of a part with its class's defaults; a missing one is None, and the class will refuse it."""
     parameters = inspect.signature(_CLASSES[part]).parameters.values()
     defaults = {
         parameter.name: None if parameter.default is inspect.Parameter.empty else parameter.default
@@ -63,13 +63,13 @@ def all_options(part: str, settings: Node) -> dict[str, Any]:
 
 
 def _check_features(options: Node, mask_position: Any, key: str) -> None:
-    """The width of what one part hands to the next."""
+    """Check the number of features that each part passes to the next."""
     features, splicing = options["preprocessor.features"], options["preprocessor.frame_splicing"]
     if not (is_whole(features) and is_whole(splicing)):
         return
     made = {"preprocessor.features" + (" x frame_splicing" if splicing > 1 else ""): features * max(1, splicing)}
     takers = ["encoder.feat_in"]
-    if mask_position != "post_conv":  # there, both take the sub-sampling's features
+    if mask_position != "post_conv":  # there, both use the features after sub-sampling
         takers += ["masking.feat_in", "quantizer.feat_in"]
     for taker in takers:
         _check_equal({**made, taker: options[taker]}, "both count the features of a frame", key)
@@ -83,7 +83,7 @@ def _check_features(options: Node, mask_position: Any, key: str) -> None:
 
 
 def _check_equal(values: Node, why: str, key: str) -> None:
-    """Refuse the first that is not what the first of all is."""
+    """Refuse the first value that differs from the first of all."""
     (first, expected), *others = values.items()
     for name, value in others:
         if None not in (value, expected) and value != expected:
@@ -91,7 +91,7 @@ def _check_equal(values: Node, why: str, key: str) -> None:
 
 
 def _check_masking(options: Node, key: str) -> None:
-    """Refuse masks that never hide a frame from the loss, which is then 0 whatever the model does."""
+    """Refuse masks without any frame for the loss, which would always be 0."""
     probability, threshold = options["masking.mask_prob"], options["loss.mask_threshold"]
     if probability == 0:
         raise ConfigError(f"{key}.masking.mask_prob: 0 masks nothing, so there is nothing to learn; NEST's is 0.01")

@@ -1,4 +1,4 @@
-"""What batch norm remembers of the batches it has seen, kept aside while a step may still turn out to be void."""
+"""The running statistics of batch norm, saved before each step so that a skipped step can be undone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nest_ssl.compat import copy_all, keeps_running_statistics, norms
 
 
 class RunningStatistics:
-    """The running means and variances of a model, as they are and as they were."""
+    """The running means and variances of a model, with a copy from before the step."""
 
     def __init__(self, model: nn.Module) -> None:
         layers = [module for module in model.modules() if keeps_running_statistics(module)]
@@ -18,20 +18,20 @@ class RunningStatistics:
         self._means = [buffer for buffer in self._now if buffer.is_floating_point()]
 
     def keep(self) -> None:
-        """Remember this moment."""
+        """Save the present statistics."""
         if self._now:
             copy_all(self._before, self._now)
 
     def finite(self) -> bool:
-        """Whether all of them are."""
+        """Return whether all statistics are finite."""
         return not self._means or bool(torch.stack(norms(self._means)).isfinite().all())
 
     def put_back(self) -> None:
-        """Return to it."""
+        """Restore the saved statistics."""
         if self._now:
             copy_all(self._now, self._before)
 
     def share(self) -> None:
-        """Take those of the first process, which are the ones that a checkpoint holds."""
+        """Copy the statistics of rank 0, which a checkpoint contains, to all ranks."""
         for buffer in self._now:
             distributed.broadcast(buffer, src=0)

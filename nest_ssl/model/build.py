@@ -1,4 +1,4 @@
-"""Builds the model's parts from its configuration, in the order in which NeMo draws their random weights."""
+"""Build the model's parts from its configuration, in the order in which NeMo draws their random weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL_KEYS = {
     *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position"),
     *("numerics", "batch_norm_over_padding", "compile"),
     *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
-    *("target", "nemo_version"),  # written by NeMo into the archives it saves
+    *("target", "nemo_version"),  # NeMo writes these into archives
 }
 MODEL_DEFAULTS: dict[str, Any] = {
     "mask_position": "pre_conv",
@@ -42,7 +42,7 @@ MODEL_DEFAULTS: dict[str, Any] = {
 
 @dataclass
 class Parts:
-    """What the model is made of."""
+    """The parts of the model."""
 
     preprocessor: AudioToMelSpectrogramPreprocessor
     quantizer: RandomProjectionVectorQuantizer
@@ -53,11 +53,11 @@ class Parts:
 
 
 def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
-    """The parts that the resolved `model` node describes."""
+    """Build the parts that a resolved `model` node describes."""
     check_parts(settings, key)
     settings = {**MODEL_DEFAULTS, **settings}
     _check_time_steps(settings, key)
-    if torch.get_default_device().type != "meta":  # where nothing is allocated
+    if torch.get_default_device().type != "meta":  # which allocates nothing
         check_size(settings, key, machine_memory(), "this machine has")
     nodes = {name: dict(settings[name]) for name in PARTS if settings.get(name) is not None}
     if settings["mask_position"] == "post_conv":
@@ -69,8 +69,8 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
         return instantiate(nodes[name], f"{key}.{name}")
 
     preprocessor = build("preprocessor")
-    # NeMo's base class builds an encoder and a decoder that its subclass throws away. They are built and thrown away
-    # here too: the weights that stay equal NeMo's only if the discarded ones were drawn before them.
+    # NeMo's base class builds an encoder and a decoder, and its subclass replaces them. Both are built and discarded
+    # here too: the final weights equal NeMo's only if these are drawn first.
     build("encoder")
     build("decoder")
     if "spec_augment" in nodes:
@@ -86,7 +86,7 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
 
 
 def check_parts(settings: Mapping[str, Any], key: str = "model") -> None:
-    """Refuse a `model` node with an unknown key, without one of the parts, or with a choice that does not exist."""
+    """Refuse a `model` node with an unknown key, a missing part, or an invalid choice."""
     settings = {**MODEL_DEFAULTS, **settings}
     for name in settings:
         if name not in MODEL_KEYS:
@@ -134,7 +134,7 @@ def _check_numerics(settings: Mapping[str, Any], key: str) -> None:
 
 
 def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:
-    """Masks and tokens after the sub-sampling: its frames, its features, one time step each (NeMo forgets the last)."""
+    """Let masks and tokens use the frames and features after sub-sampling (NeMo forgets `combine_time_steps`)."""
     encoder = nodes["encoder"]
     factor = encoder.get("subsampling_factor", 4)
     for name in ("quantizer", "masking"):
@@ -145,7 +145,7 @@ def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:
 
 
 def _nemo_encoder(node: Mapping[str, Any]) -> nn.Module:
-    """NeMo's own encoder in the place of ours, on request (`USE_NEMO_CONFORMER=true`)."""
+    """Build NeMo's encoder instead of ours (`USE_NEMO_CONFORMER=true`)."""
     try:
         module = importlib.import_module("nemo.collections.asr.modules")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""How many feature frames become one encoder frame; targets that count otherwise would be shifted in time."""
+"""The number of feature frames in one encoder frame; with another number, targets would be shifted in time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _STACKING = ("stacking", "stacking_norm")
 
 
 def check_frame_rate(settings: Node, key: str = "model") -> None:
-    """Refuse a `model` node whose targets and masks count other frames than its encoder makes.
+    """Refuse a `model` node whose targets have another frame rate than its encoder.
 
-    What is no valid option at all is left to the part to refuse.
+    Invalid options are refused later, by the part itself.
     """
     encoder = all_options("encoder", settings)
     if settings.get("mask_position") == "post_conv":
@@ -37,7 +37,7 @@ def check_frame_rate(settings: Node, key: str = "model") -> None:
 
 
 def subsampling(encoder: Node) -> int:
-    """Feature frames in one frame after the sub-sampling of an `encoder` node with all its options."""
+    """Return how many feature frames the sub-sampling of an `encoder` node, with all its options, makes one frame."""
     kind, factor = encoder["subsampling"], encoder["subsampling_factor"]
     if not kind or not is_whole(factor) or factor <= 1:
         return 1
@@ -45,7 +45,7 @@ def subsampling(encoder: Node) -> int:
 
 
 def reduction(encoder: Node) -> int:
-    """Frames after the sub-sampling in one frame that the encoder returns."""
+    """Return how many frames after the sub-sampling become one frame of the encoder's output."""
     kind, factor = encoder["reduction"], encoder["reduction_factor"]
     if not kind or not is_whole(factor) or factor <= 1:
         return 1
@@ -53,7 +53,7 @@ def reduction(encoder: Node) -> int:
 
 
 def _power_of_two(factor: int) -> int:
-    """What convolutions of stride 2 make of a factor: they halve as often as a whole number of them fits."""
+    """Return the factor that convolutions of stride 2 achieve: the largest power of two up to it."""
     return 1 << (factor.bit_length() - 1)
 
 

@@ -10,8 +10,8 @@ from nest_ssl.errors import ConfigError
 class MultiMLMLoss(nn.Module):
     """Mean over codebooks of the likelihood loss on masked frames.
 
-    An encoder frame counts as masked when more than `mask_threshold` of the `combine_time_steps` feature frames
-    behind it are. A batch without such a frame has loss 0 and zero gradients; NeMo's is NaN.
+    An encoder frame counts as masked if more than `mask_threshold` of its `combine_time_steps` feature frames are
+    masked. A batch without such a frame has loss 0 and zero gradients; NeMo's is NaN.
     """
 
     def __init__(
@@ -28,15 +28,16 @@ class MultiMLMLoss(nn.Module):
         self.squeeze_single = squeeze_single
 
     def masked_frames(self, masks: Tensor) -> Tensor:
-        """Feature masks (B, D, T) to the encoder frames that the loss looks at (B, U)."""
+        """Turn feature masks (B, D, T) into masked encoder frames (B, U)."""
         masks = masks.transpose(1, 2)  # (B, D, T) -> (B, T, D)
         masks = masks.reshape(masks.shape[0], masks.shape[1] // self.combine_time_steps, -1)
         return masks.mean(-1) > self.mask_threshold
 
     def scored_frames(self, masks: Tensor, decoded: int) -> Tensor:
-        """The same, if as many were decoded; one more, which causal sub-sampling makes, predicts nothing.
+        """Return the encoder frames that count in the loss (B, U): the masked ones.
 
-        Raise ConfigError for any other number: targets would be shifted in time.
+        Raise ConfigError if another number of frames was decoded, as targets would be shifted in time. One more is
+        allowed: causal sub-sampling adds a frame, which predicts nothing.
         """
         selected = self.masked_frames(masks)
         if decoded - selected.shape[1] not in (0, 1):

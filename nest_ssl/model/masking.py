@@ -13,7 +13,7 @@ class RandomBlockMasking(nn.Module):
 
     With `allow_overlap`, every frame starts a block with probability `mask_prob`; without it, a share `mask_prob` of
     each utterance is covered by blocks on a grid with a random offset. `max_mask_ratio` is accepted for NeMo's
-    files, where it has no effect either.
+    configurations; it has no effect, as in NeMo.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class RandomBlockMasking(nn.Module):
         return masked, mask.to(input_feats.dtype).expand_as(input_feats)
 
     def blocks(self, lengths: Tensor, frames: int) -> Tensor:
-        """A new draw of the frames to mask (B, T)."""
+        """Draw the frames to mask (B, T)."""
         draw = self.overlapping_blocks if self.allow_overlap else self.separate_blocks
         return draw(lengths, frames)
 
@@ -89,7 +89,7 @@ class ConvFeatureMaksingWrapper(nn.Module):
     """Masks after the convolutional sub-sampling (`mask_position: post_conv`).
 
     Takes the place of the encoder's `pre_encode`; name and structure are NeMo's because checkpoints show them.
-    The features are detached: targets come from the same sub-sampling, which must not learn to make them easy.
+    The features are detached: targets come from the same sub-sampling, which must not learn to simplify them.
     """
 
     def __init__(self, pre_encode: nn.Module, masking: RandomBlockMasking) -> None:

@@ -1,4 +1,4 @@
-"""Log-mel features: NeMo's recipe, operation by operation, because tokens and losses hang on the last bit.
+"""Log-mel features: NeMo's operations in NeMo's order, because tokens and losses depend on the last bit.
 
 Kept on purpose: a symmetric (non-periodic) window, zero padding at the edges, pre-emphasis before the tail is
 silenced, `log(x + 2**-24)`, and normalisation by the unbiased deviation plus 1e-5 (docs/numerics.md).
@@ -31,8 +31,8 @@ Normalisation = Literal["per_feature", "all_features"] | Mapping[str, Any] | str
 class AudioToMelSpectrogramPreprocessor(nn.Module):
     """Waveforms (B, S) to normalised log-mel features (B, D, T), without gradients.
 
-    `use_torchaudio`, `stft_exact_pad`, `stft_conv` and `rng` are read and ignored: archives of older NeMo
-    versions carry them.
+    `use_torchaudio`, `stft_exact_pad`, `stft_conv` and `rng` are accepted and ignored: archives of older NeMo
+    versions contain them.
     """
 
     def __init__(
@@ -128,17 +128,17 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
 
     @property
     def packable(self) -> bool:
-        """Whether each frame depends on its own samples alone, and on nothing random but dither."""
+        """Whether each frame depends only on its own samples and on no random numbers except dither."""
         plain = self.edge_padding is None and self.frame_splicing == 1 and self.narrowband_probability == 0
         return plain and self.featurizer.window is not None and self.normalize in (None, "per_feature")
 
     def padded_frames(self, samples: int) -> int:
-        """Frames of a batch of so many samples, padding included."""
+        """Return the frames of a batch of so many samples, padding included."""
         frames = samples // self.hop_length + 1
         return frames + -frames % self.pad_to if self.pad_to else frames
 
     def frames(self, length: Tensor) -> Tensor:
-        """Valid frames of so many samples: one less than the centred transform gives, as in NeMo; none of none."""
+        """Return the valid frames for these lengths: one less than the centred transform gives, as in NeMo; 0 for 0."""
         padded = 2 * self.edge_padding if self.edge_padding is not None else self.n_fft // 2 * 2
         frames = torch.div(length + padded - self.n_fft, self.hop_length, rounding_mode="floor").to(torch.long)
         return torch.where(length == 0, torch.zeros_like(length), frames)
@@ -170,7 +170,7 @@ class AudioToMelSpectrogramPreprocessor(nn.Module):
         )
         x = torch.view_as_real(x).pow(2).sum(-1).sqrt_()
         if self.training and self.narrowband_probability > 0:
-            # NeMo draws these from a generator of its own that nothing seeds; ours repeats with the run's seed.
+            # NeMo draws these from an unseeded generator of its own; ours follows the run's seed.
             narrow = torch.rand(x.shape[0]) < self.narrowband_probability
             x[narrow.to(x.device), self.narrowband_bin :] = 0.0
         return x if self.mag_power == 1.0 else x.pow(self.mag_power)

@@ -29,7 +29,7 @@ class Nest(nn.Module):
         super().__init__()
         self.settings: dict[str, Any] = dict(settings)
         parts = build_parts(self.settings)
-        # In NeMo's order: the norm that clipping sums up and the optimiser's state both go by it.
+        # In NeMo's order, which decides the sum in gradient clipping and the optimizer's state.
         self.preprocessor = parts.preprocessor
         self.encoder = parts.encoder
         self.loss = parts.loss
@@ -44,7 +44,7 @@ class Nest(nn.Module):
         self.parts = parts
         self.fast = self.settings.get("numerics") == "fast" and self._can_be_fast()
         if self.settings.get("compile"):
-            for layer in self.encoder.layers:  # one by one: they are alike, so what was compiled for one serves all
+            for layer in self.encoder.layers:  # one by one: equal layers share their compiled code
                 layer.compile(dynamic=True)
 
     def forward(
@@ -65,7 +65,7 @@ class Nest(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Clean and noisy speech, each as samples (B, S) or as features (B, D, T), with their lengths (B).
 
-        Returns log-probabilities (B, U, V, K), their lengths (B), the mask (B, D, T) and the tokens (B, U, K). The
+        Return log-probabilities (B, U, V, K), their lengths (B), the mask (B, D, T) and the tokens (B, U, K). The
         noise by itself is accepted, as in NeMo, and not used.
         """
         clean, clean_length = self._features(
@@ -95,7 +95,7 @@ class Nest(nn.Module):
     def _features(
         self, name: str, signal: Tensor | None, length: Tensor | None, features: Tensor | None, frames: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Features as given, or computed; exactly one of the two pairs must be there."""
+        """Return the given features, or compute them from samples; exactly one of the two must be given."""
         if (signal is not None and length is not None) == (features is not None and frames is not None):
             processed = f"processed_{name.removeprefix('input_')}"
             raise ValueError(f"give either {name} and {name}_length or {processed} and {processed}_length")
@@ -110,7 +110,7 @@ class Nest(nn.Module):
         return self.quantizer(input_signal=frames.transpose(1, 2))  # (B, U, D) -> (B, D, U)
 
     def reasons_for_exact(self) -> list[str]:
-        """What of this model `numerics: fast` cannot do."""
+        """Return the settings of this model that `numerics: fast` does not support."""
         position = self.settings.get("mask_position", MODEL_DEFAULTS["mask_position"])
         return fast.reasons_for_exact(self.parts, position)
 
@@ -121,7 +121,7 @@ class Nest(nn.Module):
         return not reasons
 
     def predict_masked(self, batch: NoisyBatch) -> MaskedPrediction:
-        """Mask a batch and predict what is hidden: the loss, and what it was made of."""
+        """Mask a batch and predict the tokens of the masked frames."""
         if self.fast:
             over_padding = self.settings.get("batch_norm_over_padding", MODEL_DEFAULTS["batch_norm_over_padding"])
             return fast.predict_masked(self.parts, batch, over_padding)

@@ -1,4 +1,4 @@
-"""What a model makes of a batch: the loss, and what those who watch a run want to know beside it."""
+"""The result of one batch: the loss, and what callbacks need besides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class NoisyBatch(Protocol):
-    """What masked prediction needs of a batch: clean, noise and noisy signals (B, S), each with its lengths (B)."""
+    """A batch for masked prediction: clean, noise and noisy signals (B, S), each with its lengths (B)."""
 
     audio: Tensor
     audio_len: Tensor
@@ -22,23 +22,23 @@ class NoisyBatch(Protocol):
 
 @dataclass(frozen=True)
 class MaskedPrediction:
-    """The loss of a batch and what it was made of.
+    """The loss of a batch, and the predictions and targets behind it.
 
-    The frames that were decoded are `...`: all of them (B, U) in `numerics: exact`, in `fast` only the M that the loss
-    looks at. Nothing is computed here until somebody asks, and nothing of it leads back to the weights but the loss.
+    `...` are the decoded frames: all frames (B, U) with `numerics: exact`, with `fast` only the M scored frames. Only
+    the loss has a gradient.
     """
 
     loss: Tensor
-    masked: bool  # whether the loss looks at any frame; without one it is 0 and says nothing
-    mask: Tensor  # (B, T) feature frames that were hidden, or (B, U) if masked after the sub-sampling
-    scored: Tensor  # (B, U) frames that the loss looks at
+    masked: bool  # whether any frame is scored; otherwise the loss is 0 and means nothing
+    mask: Tensor  # (B, T) masked feature frames, or (B, U) if masked after the sub-sampling
+    scored: Tensor  # (B, U) frames that count in the loss
     lengths: Tensor  # (B) encoder frames without padding
     outputs: Tensor  # (..., V, K) logits or log-probabilities
-    tokens: Tensor  # (..., K) what should have been predicted
+    tokens: Tensor  # (..., K) targets
 
     @property
     def decoded_is_scored(self) -> Tensor:
-        """Which of the decoded frames the loss looks at (...)."""
+        """Which of the decoded frames are scored (...)."""
         return self.scored if self.tokens.dim() == 3 else torch.ones_like(self.tokens[:, 0], dtype=torch.bool)
 
     def predicted(self) -> Tensor:
@@ -46,7 +46,7 @@ class MaskedPrediction:
         return self.outputs.argmax(dim=-2)
 
     def in_place(self, tokens: Tensor) -> Tensor:
-        """Tokens of the decoded frames (..., K) where they are in the batch (B, U, K); -1 where nothing was decoded."""
+        """Put tokens of the decoded frames (..., K) at their places in the batch (B, U, K); -1 in all other places."""
         if tokens.dim() == 3:
             return tokens
         placed = tokens.new_full((*self.scored.shape, tokens.shape[-1]), -1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class RandomProjectionVectorQuantizer(nn.Module):
-    """Projects stacked frames at random and names the nearest of V random unit vectors, once per codebook.
+    """Projects stacked frames with random weights and returns the nearest of V random unit vectors, per codebook.
 
     Feature and code vectors have length one, so the nearest code is the one with the largest dot product: a single
     float64 product instead of NeMo's (B, U, K, code_dim, V) tensor of differences, and the same tokens.
@@ -66,8 +66,8 @@ class RandomProjectionVectorQuantizer(nn.Module):
         tokens = similarity.argmax(dim=-1)
         if self.dist_fn == "cosine":
             return tokens
-        # A padded frame projects to zero, as far from every code as from any other: NeMo's token is then the code
-        # whose length was rounded down the most. Nothing learns from it, but recordings of tokens show it.
+        # A padded frame projects to zero, equally far from all codes: NeMo's token is then the code whose length was
+        # rounded down most. The loss ignores it, but recordings of tokens contain it.
         silent = (x == 0).all(dim=-1)
         return torch.where(silent, self._nearest_to_zero(), tokens)
 

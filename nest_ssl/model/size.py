@@ -1,4 +1,4 @@
-"""How large a model a configuration asks for, told before any of it is made: an absurd one is refused by name."""
+"""The size of a model, computed from its configuration before it is built, so that an absurd one is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLASSES = {
     "quantizer": RandomProjectionVectorQuantizer,
     "masking": RandomBlockMasking,
 }
-# NEST's own size: the key to blame is the one that, set to this, makes the part small.
+# NEST's sizes: of an absurd part, the key to blame is the one whose value from here makes it smallest.
 _ORDINARY = {
     "d_model": 512,
     "n_layers": 17,
@@ -47,7 +47,7 @@ _ORDINARY = {
     "pos_emb_max_len": 5000,
     "reduction_factor": 2,
 }
-# What costs time or memory by itself: loops at construction, and padding of every batch.
+# Limits of options that cost time or memory by themselves: loops at construction, and padding of every batch.
 _MOST = {
     "encoder.n_layers": 1000,
     "preprocessor.pad_to": 2**16,
@@ -56,12 +56,12 @@ _MOST = {
     "train_ds.num_workers": 2**10,
     "validation_ds.num_workers": 2**10,
 }
-_HUGE = 10**15  # larger numbers make no difference, and would not fit a float
+_HUGE = 10**15  # larger values count as this one, so that products fit a float
 _FLOAT, _DOUBLE = 4, 8  # bytes
 
 
 def check_size(settings: Node, key: str, most_bytes: int, whose: str) -> None:
-    """Refuse a `model` node whose tensors take more than `most_bytes`, which is what `whose` says."""
+    """Refuse a `model` node whose tensors take more than `most_bytes`; `whose` names this limit in the error."""
     nodes = {name: node for name, node in settings.items() if isinstance(node, Mapping)}
     for dotted, most in _MOST.items():
         part, _, name = dotted.partition(".")
@@ -79,7 +79,7 @@ def check_size(settings: Node, key: str, most_bytes: int, whose: str) -> None:
 
 
 def part_bytes(part: str, node: Node) -> int:
-    """What the tensors of this part take while it is built; what is no number is left to the part to refuse."""
+    """Return the bytes of a part's tensors while it is built; the part itself refuses values that are no numbers."""
     parameters = inspect.signature(_CLASSES[part]).parameters.values()
     defaults = {parameter.name: parameter.default for parameter in parameters}
     return _BYTES[part]({**defaults, **node})
@@ -104,7 +104,7 @@ def _encoder_bytes(node: Node) -> int:
 
 
 def _convolution_numbers(kind: str, factor: int, features: int, channels: int, width: int) -> int:
-    """Of a sub-sampling: convolutions from channels to channels, and the projection of what is left."""
+    """Return the weights of a sub-sampling: its convolutions, and the projection after them."""
     stages = factor.bit_length() - 1
     weights = {"dw_striding": stages - 1, "striding": 9 * (stages - 1), "vggnet": 9 * (2 * stages - 1)}.get(kind, 0)
     return max(0, weights) * channels * channels + channels * -(-features // factor) * width
@@ -117,7 +117,7 @@ def _decoder_bytes(node: Node) -> int:
 def _quantizer_bytes(node: Node) -> int:
     codes = _product(node, "num_books", "num_classes", "code_dim")
     projection = _product(node, "feat_in", "combine_time_steps", "num_books", "code_dim")
-    return (_FLOAT + 2 * _DOUBLE) * codes + _FLOAT * projection  # drawn, doubled and normalised
+    return (_FLOAT + 2 * _DOUBLE) * codes + _FLOAT * projection  # float32 codes, and two float64 copies
 
 
 def _masking_bytes(node: Node) -> int:
@@ -154,7 +154,7 @@ def _product(node: Node, *names: str) -> int:
 
 
 def _whole(value: Any) -> int:
-    """A size, or 0 where there is none."""
+    """Return a size, 0 if the value is none."""
     return min(value, _HUGE) if type(value) is int and value > 0 else 0
 
 

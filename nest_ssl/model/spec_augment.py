@@ -1,4 +1,4 @@
-"""SpecAugment's place in the configuration. NEST's own masking replaces it: NeMo builds it and never calls it."""
+"""SpecAugment in the configuration: NeMo builds it and never calls it, because NEST has its own masking."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _log = logging.getLogger(__name__)
 
 
 class SpectrogramAugmentation:
-    """Accepts NeMo's options so that NeMo's files run unchanged; says so when they ask for what will not happen."""
+    """Accepts NeMo's options, so that NeMo's configurations run unchanged; warns if they ask for augmentation."""
 
     def __init__(
         self,

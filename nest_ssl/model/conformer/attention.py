@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-MASKED_SCORE = -10000.0  # finite, so that a row without anything to see gives zeros and no NaN
+MASKED_SCORE = -10000.0  # finite, so that a fully masked row gives zeros and no NaN
 
 
 class MultiHeadAttention(nn.Module):
@@ -39,7 +39,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
-        """(B, U, D), mask (B, U, U) true where not to look, positions (1, positions, D) -> (B, U, D)."""
+        """(B, U, D), mask (B, U, U) true for hidden frames, positions (1, positions, D) -> (B, U, D)."""
         if torch.is_autocast_enabled("cuda"):  # not on a CPU, as in NeMo: sums of gradients depend on it
             x = x.to(torch.float32)
         with no_float16(x.device.type):
@@ -105,7 +105,7 @@ class RelPositionMultiHeadAttention(MultiHeadAttention):
 
 
 def position_biases(n_heads: int, d_head: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """The two learnt biases of relative attention, `u` for content and `v` for distance."""
+    """Return the two learnt biases of relative attention, `u` for content and `v` for distance."""
     return nn.Parameter(torch.zeros(n_heads, d_head)), nn.Parameter(torch.zeros(n_heads, d_head))
 
 
@@ -117,7 +117,7 @@ def shifted(scores: Tensor) -> Tensor:
 
 
 def no_float16(device_type: str) -> AbstractContextManager:
-    """Attention overflows in float16: inside such an autocast it runs in bfloat16, or float32 where there is none."""
+    """Use bfloat16, or float32 if not supported, inside a float16 autocast, in which attention would overflow."""
     if (
         device_type == "cuda"
         and torch.is_autocast_enabled("cuda")

@@ -23,17 +23,17 @@ class AttentionContext:
 
     @property
     def limited(self) -> bool:
-        """Whether anything but padding is hidden."""
+        """Whether more than padding is hidden."""
         return (self.left, self.right) != (UNLIMITED, UNLIMITED)
 
     def masks(self, lengths: Tensor, frames: int) -> tuple[Tensor, Tensor]:
-        """Padding (B, U), and what attention must not see (B, U, U): rows are queries, columns keys."""
+        """Return padding (B, U), and what attention must not see (B, U, U): rows are queries, columns keys."""
         valid = torch.arange(frames, device=lengths.device) < lengths.unsqueeze(1)
         seen = valid.unsqueeze(1) & valid.unsqueeze(2) & self.visible(frames, lengths.device)
         return ~valid, ~seen
 
     def visible(self, frames: int, device: torch.device) -> Tensor:
-        """What the context alone allows (U, U)."""
+        """Return what the context alone, without padding, allows (U, U)."""
         if self.style == "chunked_limited" and self.right != UNLIMITED:
             chunk = torch.arange(frames, device=device) // (self.right + 1)
             behind = chunk.unsqueeze(1) - chunk.unsqueeze(0)  # how many chunks the key lies before the query
@@ -48,7 +48,7 @@ class AttentionContext:
 
 
 def attention_contexts(sizes: Any, style: str) -> list[AttentionContext]:
-    """`att_context_size` as a configuration writes it, one pair or a list of pairs; the first is the default."""
+    """Parse `att_context_size`: one pair or a list of pairs, of which the first is the default."""
     if style not in ("regular", "chunked_limited"):
         raise ValueError(f"att_context_style is {style!r}; expected 'regular' or 'chunked_limited'")
     pairs = sizes or [[UNLIMITED, UNLIMITED]]
@@ -69,7 +69,7 @@ def attention_contexts(sizes: Any, style: str) -> list[AttentionContext]:
 
 
 def convolution_context(size: Sequence[int] | str | None, kernel_size: int) -> tuple[int, int]:
-    """Frames that the convolution sees before and after its own."""
+    """Return how many frames the convolution sees before and after the current one."""
     if kernel_size % 2 == 0:
         raise ValueError(f"conv_kernel_size is {kernel_size}; expected an odd number")
     if size is None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class PaddedConv1d(nn.Conv1d):
-    """Convolution with its own padding on each side, so that it may look ahead less than back, or not at all."""
+    """Convolution with separate padding on each side, so that it can see fewer future than past frames."""
 
     def __init__(self, channels: int, kernel_size: int, context: tuple[int, int], bias: bool) -> None:
         super().__init__(channels, channels, kernel_size, groups=channels, bias=bias)
@@ -18,7 +18,7 @@ class PaddedConv1d(nn.Conv1d):
 
 
 class FusedBatchNorm1d(nn.Module):
-    """What batch norm is once its statistics are fixed: a scale and an offset for each channel."""
+    """Batch norm with fixed statistics: a scale and an offset for each channel."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ConformerConvolution(nn.Module):
         self.pointwise_conv1 = nn.Conv1d(d_model, 2 * d_model, kernel_size=1, bias=use_bias)
         self.depthwise_conv = PaddedConv1d(d_model, kernel_size, context, bias=use_bias)
         self.norm_over_features = norm_type == "layer_norm"
-        self.batch_norm = _norm(norm_type, d_model)  # checkpoints call it so, whatever it is
+        self.batch_norm = _norm(norm_type, d_model)  # NeMo's name for every kind of norm
         self.activation = nn.SiLU()
         self.pointwise_conv2 = nn.Conv1d(d_model, d_model, kernel_size=1, bias=use_bias)
 

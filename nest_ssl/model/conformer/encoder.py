@@ -72,10 +72,10 @@ class ConformerEncoder(nn.Module):
         global_attn_separate: bool = False,
         use_pytorch_sdpa: bool = False,
         use_pytorch_sdpa_backends: Sequence[str] | None = None,
-        sync_max_audio_length: bool = True,  # positions need no agreement between processes; accepted, unused
+        sync_max_audio_length: bool = True,  # accepted and ignored: positions need no synchronisation
     ) -> None:
         super().__init__()
-        _refuse_unbuilt(
+        _refuse_unsupported(
             self_attention_model, att_context_style, conv_context_style, att_chunk_context_size, global_tokens
         )
         self.contexts: list[AttentionContext] = attention_contexts(att_context_size, att_context_style)
@@ -137,7 +137,7 @@ class ConformerEncoder(nn.Module):
         self.pos_enc.extend(pos_emb_max_len, like=next(self.parameters()))
 
     def context(self) -> AttentionContext:
-        """What attention may see in this pass: in training one of several at random, otherwise the first."""
+        """Return the attention context of this pass: in training a random one of several, otherwise the first."""
         if self.training and len(self.contexts) > 1:
             return random.choices(self.contexts, weights=self.context_probabilities)[0]
         return self.contexts[0]
@@ -172,7 +172,7 @@ class ConformerEncoder(nn.Module):
 
 
 def stochastic_depth(n_layers: int, probability: float, mode: str, start_layer: int) -> list[float]:
-    """How often each layer is dropped: never before `start_layer`, then rising to `probability` or flat."""
+    """Return each layer's probability of being dropped: 0 up to `start_layer`, then rising or constant."""
     if not 0 <= probability < 1:
         raise ValueError(f"stochastic_depth_drop_prob is {probability}; expected at least 0 and below 1")
     if not 1 <= start_layer <= n_layers:
@@ -185,7 +185,7 @@ def stochastic_depth(n_layers: int, probability: float, mode: str, start_layer: 
 
 
 def dropped_or_scaled(x: Tensor, skipped: Tensor, probability: float) -> Tensor:
-    """Drop the layer, or scale what it added so that the expectation stays; its weights get gradients either way."""
+    """Drop the layer, or scale its change so that the expectation stays; its weights get gradients in both cases."""
     if torch.rand(1) < probability:
         return x * 0.0 + skipped
     return (x - skipped) / (1.0 - probability) + skipped
@@ -211,16 +211,16 @@ def _probabilities(probabilities: Sequence[float] | None, contexts: int) -> list
     return list(probabilities)
 
 
-def _refuse_unbuilt(
+def _refuse_unsupported(
     attention: str, context_style: str, conv_style: str, chunk_context: object, global_tokens: int
 ) -> None:
     if attention == "rel_pos_local_attn" or global_tokens:
         raise ValueError(
-            "local attention with global tokens is not built; use rel_pos with att_context_size [left, right]"
+            "local attention with global tokens is not supported; use rel_pos with att_context_size [left, right]"
         )
     if attention not in ("rel_pos", "abs_pos"):
         raise ValueError(f"self_attention_model is {attention!r}; expected 'rel_pos' or 'abs_pos'")
     if context_style == "chunked_limited_with_rc" or chunk_context is not None:
-        raise ValueError("att_context_style chunked_limited_with_rc is not built; use chunked_limited")
+        raise ValueError("att_context_style chunked_limited_with_rc is not supported; use chunked_limited")
     if conv_style != "regular":
-        raise ValueError(f"conv_context_style {conv_style!r} is not built; use regular, with conv_context_size")
+        raise ValueError(f"conv_context_style {conv_style!r} is not supported; use regular, with conv_context_size")

@@ -13,7 +13,7 @@ from nest_ssl.model.conformer.feed_forward import ConformerFeedForward
 class ConformerLayer(nn.Module):
     """Half a feed-forward, attention, convolution, the other half, each on a residual (Conformer, section 2.4).
 
-    The parts are made outside, in the order in which NeMo draws their weights.
+    The caller builds the parts, in the order in which NeMo draws their weights.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class ConformerLayer(nn.Module):
         self.norm_out = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor, attention_mask: Tensor, positions: Tensor, padding: Tensor) -> Tensor:
-        """(B, U, D) -> (B, U, D); masks are true where nothing may be seen."""
+        """(B, U, D) -> (B, U, D); masks are true for frames that must not be seen."""
         # Halving is exact, so one fused addition gives the bits of NeMo's product and sum.
         x = torch.add(x, self.dropout(self.feed_forward1(self.norm_feed_forward1(x))), alpha=0.5)
         x = x + self.dropout(self.self_attn(self.norm_self_att(x), attention_mask, positions))

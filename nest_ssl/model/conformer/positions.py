@@ -24,7 +24,7 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("pe", torch.empty(1, 0, d_model), persistent=False)
 
     def extend(self, length: int, like: Tensor) -> None:
-        """Make sure that sequences of this length have their positions."""
+        """Compute positions for sequences of this length, if they are missing."""
         positions = self.positions(length, like.device)
         if self.pe.size(1) < len(positions):
             self.pe = sinusoids(positions, self.d_model).to(like.dtype).unsqueeze(0)  # (1, positions, D)

@@ -83,7 +83,7 @@ class ConvSubsampling(nn.Module):
     def convolve(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """(B, T, D) -> (B, C, U, F), silent beyond each utterance's end after every layer that could fill it.
 
-        NeMo masks before every layer; where the layer before kept zeros at zero, that changes nothing and is left out.
+        NeMo masks before every layer; after a layer that keeps zeros, this changes nothing and is skipped.
         """
         x = silence(x.unsqueeze(1), lengths)  # (B, T, D) -> (B, 1, T, D)
         for layer in self.conv:
@@ -94,13 +94,13 @@ class ConvSubsampling(nn.Module):
         return x, lengths
 
     def frames(self, length: Length) -> Length:
-        """How many encoder frames so many feature frames become."""
+        """Return the number of encoder frames for a number of feature frames."""
         for layer in self.conv:
             length = _frames_after(layer, length)
         return length
 
     def _utterances_at_once(self, x: Tensor) -> int:
-        """How many utterances one pass takes, so that its output stays indexable (or as configured)."""
+        """Return how many utterances one pass takes: as configured, or so that indices do not overflow."""
         pieces = self.chunking_factor
         if pieces in (-1, 1):
             excess = x.numel() * self.conv_channels / (_STRIDE * _STRIDE * _LARGEST_OUTPUT)
@@ -147,7 +147,7 @@ def _vgg(stages: int, channels: int, causal: bool) -> list[nn.Module]:
 
 
 class StackingSubsampling(nn.Module):
-    """Lays `subsampling_factor` neighbouring frames side by side and projects them."""
+    """Concatenates `subsampling_factor` neighbouring frames and projects them."""
 
     def __init__(self, subsampling_factor: int, feat_in: int, feat_out: int, norm: bool) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""`model.numerics: fast`: the same model and mathematics, without the work that padding and unused frames cost.
+"""`model.numerics: fast`: the same model and mathematics, without computing padding and unused frames.
 
-The residual stream is (N, D): the valid frames of all utterances, end to end. The parts take NeMo-named modules for
-their weights and hold none themselves, so checkpoints are the same in both numerics.
+The residual stream is (N, D): the valid frames of all utterances, end to end. The functions use the weights of the
+modules of `exact` and have none of their own, so checkpoints are the same in both numerics.
 """
 
 from nest_ssl.model.fast.prediction import encode_batch, predict_masked

@@ -22,7 +22,7 @@ from nest_ssl.model.fast.packing import Packing
 
 @dataclass(frozen=True)
 class _Projected:
-    """What enters the scores, rows (N, H, D / H); the two last only in relative attention."""
+    """The inputs of the scores, rows (N, H, D / H); the last two for relative attention only."""
 
     query: Tensor
     key: Tensor
@@ -31,7 +31,7 @@ class _Projected:
     distances: Tensor | None = None  # (2 * longest - 1, H, D / H)
 
     def split(self, lengths: tuple[int, ...]) -> list[_Projected]:
-        """Each utterance by itself."""
+        """Split the rows by utterance."""
         queries, keys, values = (x.split(lengths) for x in (self.query, self.key, self.value))
         by_distance = [None] * len(lengths) if self.by_distance is None else self.by_distance.split(lengths)
         rows = zip(queries, keys, values, by_distance, strict=True)
@@ -40,7 +40,7 @@ class _Projected:
 
 @dataclass(frozen=True)
 class AttentionMask:
-    """Which frames see which, for all layers of a batch: each utterance its own, as far as the context lets it."""
+    """Which frames see which, for all layers of a batch: those of the same utterance, within the context."""
 
     context: AttentionContext
     packing: Packing  # no longer than the longest utterance
@@ -48,7 +48,7 @@ class AttentionMask:
 
     @classmethod
     def of(cls, context: AttentionContext, packing: Packing, together: bool | None = None) -> AttentionMask:
-        """`together` is left to the device."""
+        """Return the mask of a batch; `together`, one padded batch for all utterances, is by default for GPUs only."""
         tight = Packing(packing.lengths, max(packing.lengths), packing.device)
         if not (packing.device.type != "cpu" if together is None else together):
             return cls(context, tight, None)
@@ -57,7 +57,7 @@ class AttentionMask:
 
 
 def attend(module: MultiHeadAttention, x: Tensor, positions: Tensor, attention_mask: AttentionMask) -> Tensor:
-    """(N, D) -> (N, D); positions (2 * longest - 1, D) are those of the longest utterance, shared by all."""
+    """(N, D) -> (N, D); positions (2 * longest - 1, D) belong to the longest utterance; the others use a part."""
     with no_float16(x.device.type):
         projected = _project(module, x, positions)
         if attention_mask.hidden is not None:
@@ -69,7 +69,7 @@ def attend(module: MultiHeadAttention, x: Tensor, positions: Tensor, attention_m
 
 
 def _project(module: MultiHeadAttention, x: Tensor, positions: Tensor) -> _Projected:
-    """The linear layers, once for all utterances."""
+    """Apply the linear layers to all utterances at once."""
     shape = (-1, module.n_heads, module.d_head)
     query, key, value = (linear(x).view(shape) for linear in (module.linear_q, module.linear_k, module.linear_v))
     if not isinstance(module, RelPositionMultiHeadAttention):

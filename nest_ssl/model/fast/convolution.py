@@ -13,10 +13,10 @@ BatchNorm = nn.BatchNorm1d | nn.SyncBatchNorm
 
 
 class Gaps:
-    """Utterances laid out with enough zeros between them that a convolution sees no neighbour.
+    """Utterances end to end, with enough zeros between them that a convolution sees only one utterance.
 
-    A frame in the padding still sees the end of its utterance, as in NeMo, where batch norm counts it: `counted` are
-    the valid rows and those, `valid` the valid ones alone.
+    The first padded frames still see the end of their utterance, and NeMo's batch norm counts them: `counted` are the
+    valid rows and these, `valid` only the valid rows.
     """
 
     def __init__(self, packing: Packing, context: tuple[int, int]) -> None:
@@ -37,7 +37,7 @@ class Gaps:
 
 
 def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
-    """(N, D) to what goes into the last linear layer (N, D)."""
+    """Compute the input of the last linear layer: (N, D) -> (N, D)."""
     x = nn.functional.glu(_linear(module.pointwise_conv1, x), dim=-1)
     depthwise, spread = module.depthwise_conv, gaps.spread(x)
     norm = module.batch_norm
@@ -51,15 +51,15 @@ def convolve(module: ConformerConvolution, x: Tensor, gaps: Gaps, padding_counts
 
 
 def mix_channels(module: ConformerConvolution, x: Tensor) -> Tensor:
-    """The last linear layer: (N, D) -> (N, D)."""
+    """Apply the last linear layer: (N, D) -> (N, D)."""
     return _linear(module.pointwise_conv2, x)
 
 
 def _along_rows(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Each channel by its own filter (D, 1, K): (rows, D) -> (rows - K + 1, D).
+    """Filter each channel with its own weights (D, 1, K): (rows, D) -> (rows - K + 1, D).
 
-    As an image one pixel wide whose channels are last, which is how x lies in memory: its gradients cost a fifth of
-    those of a convolution in one dimension.
+    x is treated as an image one pixel wide with channels last, its layout in memory: gradients then take a fifth of the
+    time of a 1D convolution.
     """
     image = x.t().unsqueeze(0).unsqueeze(-1)  # (rows, D) -> (1, D, rows, 1)
     return nn.functional.conv2d(image, weight.unsqueeze(-1), bias, groups=x.shape[1])[0, :, :, 0].t()
@@ -70,50 +70,50 @@ def _linear(convolution: nn.Conv1d, x: Tensor) -> Tensor:
 
 
 def _batch_norm(norm: BatchNorm, x: Tensor, bias: Tensor, gaps: Gaps, padding_counts: bool) -> Tensor:
-    """Normalise (total, D) -> (N, D); x is without the convolution's bias, which the mean would take away again.
+    """Normalise (total, D) -> (N, D); x is without the convolution's bias, which subtracting the mean would remove.
 
-    NeMo's statistics run over the padded batch, most of whose padding is the bias alone: zero here. Sums over a batch
-    need float32 even where x is of half precision.
+    NeMo's statistics include padding, most of which equals the bias: zero here. Sums over a batch need float32 even if
+    x has half precision.
     """
     precision = x.dtype
     x = x.to(torch.promote_types(precision, torch.float32))
     valid = x.index_select(0, gaps.valid)
     if not norm.training:
-        running_mean, variance = _memory(norm)
+        running_mean, variance = _running(norm)
         mean = running_mean - bias
     else:
         counted = x.index_select(0, gaps.counted) if padding_counts else valid
         own = gaps.batch_frames if padding_counts else len(valid)
-        together = _over_processes(norm, torch.cat((counted.sum(0), x.new_full((1,), own))))
-        count = together[-1]  # stays on the device: nothing waits for it
+        together = _over_ranks(norm, torch.cat((counted.sum(0), x.new_full((1,), own))))
+        count = together[-1]  # stays on the device, without synchronisation
         mean = together[:-1] / count
         centred = counted - mean
         silent = own - len(counted)
-        variance = _over_processes(norm, (centred * centred).sum(0) + silent * mean * mean) / count
-        _remember(norm, mean.detach() + bias.detach(), variance.detach() * (count / (count - 1).clamp(min=1)))
+        variance = _over_ranks(norm, (centred * centred).sum(0) + silent * mean * mean) / count
+        _update_running(norm, mean.detach() + bias.detach(), variance.detach() * (count / (count - 1).clamp(min=1)))
     scale = torch.rsqrt(variance + norm.eps) * norm.weight
-    offset = norm.bias - mean * scale + 0 * bias  # a gradient of zero, for the optimiser to see the bias at all
+    offset = norm.bias - mean * scale + 0 * bias  # gives the bias a zero gradient, so that the optimizer updates it
     return torch.addcmul(offset, valid, scale).to(precision)
 
 
-def _over_processes(norm: BatchNorm, own: Tensor) -> Tensor:
-    """The sum over all processes of a run that synchronises batch norm (`trainer.sync_batchnorm`)."""
+def _over_ranks(norm: BatchNorm, own: Tensor) -> Tensor:
+    """Return the sum over all ranks if batch norm is synchronised (`trainer.sync_batchnorm`)."""
     if isinstance(norm, nn.SyncBatchNorm) and distributed.is_initialized():
         return all_reduce(own)
     return own
 
 
 @torch.no_grad()
-def _remember(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
+def _update_running(norm: BatchNorm, mean: Tensor, variance: Tensor) -> None:
     assert norm.num_batches_tracked is not None
     assert norm.momentum is not None
     norm.num_batches_tracked.add_(1)
-    for running, new in zip(_memory(norm), (mean, variance), strict=True):
+    for running, new in zip(_running(norm), (mean, variance), strict=True):
         running.lerp_(new.to(running.dtype), norm.momentum)
 
 
-def _memory(norm: BatchNorm) -> tuple[Tensor, Tensor]:
-    """The running mean and variance, which a Conformer's batch norm always has."""
+def _running(norm: BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return the running mean and variance, which a Conformer's batch norm always has."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     return norm.running_mean, norm.running_var

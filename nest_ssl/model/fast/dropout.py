@@ -1,7 +1,7 @@
-"""Dropout at a third of the usual cost on a CPU, where random numbers are what it costs.
+"""Dropout at a third of the usual cost on a CPU, where most of the cost is random numbers.
 
-One 64-bit random number makes four decisions, and a small fast generator draws them, seeded from torch's own, so that
-the run's seed decides everything and torch's state is all that a checkpoint needs.
+One 64-bit random number makes four decisions. A small fast generator, seeded from torch's, draws it, so that the run's
+seed decides everything and a checkpoint needs only torch's state.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 _LANES = 4
 _STEPS = 1 << 16  # how finely a probability is rounded
-_LOWEST = -(1 << 15)  # of a lane, read as int16
+_LOWEST = -(1 << 15)  # the smallest lane, as int16
 
 
 def drop(x: Tensor, module: nn.Dropout) -> Tensor:
-    """What `module(x)` does, with a probability rounded to 1 / 65536."""
+    """Do the same as `module(x)`, with the probability rounded to a multiple of 1 / 65536."""
     if not module.training or module.p == 0:
         return x
     dropped = round(module.p * _STEPS)
@@ -28,7 +28,7 @@ def drop(x: Tensor, module: nn.Dropout) -> Tensor:
 
 
 class _Product(torch.autograd.Function):
-    """A product with a constant; autograd's own would keep x as well, only to find that nobody wants its gradient."""
+    """A product with a constant mask; autograd's product would also keep x in memory, for an unneeded gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
@@ -42,9 +42,9 @@ class _Product(torch.autograd.Function):
 
 
 def _scaled_mask(shape: torch.Size, dropped: int, dtype: torch.dtype) -> Tensor:
-    """0 where a value is dropped, else what keeps the mean; by arithmetic, because comparing is slower.
+    """Return 0 where a value is dropped, else the factor that keeps the mean; arithmetic is faster than comparing.
 
-    In float32 at least: a half-precision number cannot tell neighbouring lanes apart.
+    It needs at least float32: in half precision, neighbouring lanes would be equal.
     """
     count = shape.numel()
     generator = np.random.Generator(np.random.SFC64(int(torch.randint(1 << 62, ()))))

@@ -16,7 +16,7 @@ from nest_ssl.model.fast.packing import Packing
 
 
 def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tensor, padding_counts: bool) -> Tensor:
-    """Sub-sampled frames (N, D) to the encoded frames of the rows `wanted` (M, D)."""
+    """Encode sub-sampled frames (N, D), and return the rows `wanted` (M, D)."""
     layers: list[ConformerLayer] = list(encoder.layers)  # type: ignore[arg-type]
     context = encoder.context()
     x, positions = _positioned(encoder, x, packing)
@@ -32,10 +32,10 @@ def encode(encoder: ConformerEncoder, x: Tensor, packing: Packing, wanted: Tenso
 
 
 def _positioned(encoder: ConformerEncoder, x: Tensor, packing: Packing) -> tuple[Tensor, Tensor]:
-    """The first layer's input (N, D), and the distances (2 * longest - 1, D) for relative attention."""
+    """Return the first layer's input (N, D), and the distances (2 * longest - 1, D) for relative attention."""
     positions = encoder.pos_enc
     longest = max(1, *packing.lengths)
-    positions.extend(longest, like=next(encoder.parameters()))  # x may be of half precision
+    positions.extend(longest, like=next(encoder.parameters()))  # x may have half precision
     if positions.xscale:
         x = x * positions.xscale
     embedding = positions.window(longest).squeeze(0)
@@ -55,7 +55,7 @@ def _layer(
     rows: Tensor | None,
     padding_counts: bool,
 ) -> Tensor:
-    """(N, D) -> (N, D), or only the given rows of it: what follows the convolution looks at one frame at a time."""
+    """(N, D) -> (N, D), or only the given rows: after the convolution, each frame is computed by itself."""
     x = torch.add(x, _feed_forward(layer.feed_forward1, layer.norm_feed_forward1(x), layer.dropout), alpha=0.5)
     attended = attend(layer.self_attn, layer.norm_self_att(x), positions, attention_mask)
     x = x + drop(attended, layer.dropout)

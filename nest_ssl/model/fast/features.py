@@ -1,4 +1,4 @@
-"""Log-mel features of the valid frames only: the recipe of features/mel.py, utterances end to end."""
+"""Log-mel features of the valid frames only, as in model/mel.py, with utterances end to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nest_ssl.model.mel import STD_GUARD, AudioToMelSpectrogramPreprocessor
 def packed_features(
     preprocessor: AudioToMelSpectrogramPreprocessor, signal: Tensor, samples: list[int], packing: Packing
 ) -> Tensor:
-    """Waveforms (B, S) of so many samples each to features (N, D), one row for each frame of `packing`."""
+    """Compute features (N, D) from waveforms (B, S) with these lengths, one row for each frame of `packing`."""
     bank = preprocessor.featurizer.fb[0]  # (D, bins)
     if not any(packing.lengths):
         return bank.new_empty(0, len(bank))
@@ -32,7 +32,7 @@ def packed_features(
 
 
 def _frames(preprocessor: AudioToMelSpectrogramPreprocessor, x: Tensor, count: int) -> Tensor:
-    """One utterance (S) to its windowed frames (count, window)."""
+    """Cut one utterance (S) into windowed frames (count, window)."""
     width, hop = preprocessor.win_length, preprocessor.hop_length
     if count == 0:
         return x.new_empty(0, width)
@@ -50,7 +50,7 @@ def _frames(preprocessor: AudioToMelSpectrogramPreprocessor, x: Tensor, count: i
 
 
 def _normalised(x: Tensor, preprocessor: AudioToMelSpectrogramPreprocessor) -> Tensor:
-    """Zero mean and unit deviation of each feature over one utterance (T, D)."""
+    """Normalise each feature of one utterance (T, D) to zero mean and unit deviation."""
     if preprocessor.normalize is None or len(x) == 0:
         return x
     deviation, mean = torch.std_mean(x, dim=0)

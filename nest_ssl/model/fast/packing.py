@@ -1,4 +1,4 @@
-"""Valid frames of all utterances end to end, and back to a padded batch where a kernel wants one."""
+"""Pack the valid frames of all utterances end to end, and unpack them where a kernel needs a padded batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Packing:
-    """Where each utterance lies: utterance b has `lengths[b]` rows; `padded` is what the longest batch row would be."""
+    """The places of utterances: utterance b has `lengths[b]` rows; in a padded batch each has `padded` rows."""
 
     lengths: tuple[int, ...]
     padded: int
@@ -19,12 +19,12 @@ class Packing:
 
     @cached_property
     def position(self) -> Tensor:
-        """The place of each row within its utterance (N)."""
+        """The position of each row within its utterance (N)."""
         return torch.cat([torch.arange(length, device=self.device) for length in self.lengths])
 
     @cached_property
     def rows(self) -> Tensor:
-        """The place of each row in the padded batch, flattened to (B * padded) (N)."""
+        """The position of each row in the padded batch, flattened to (B * padded) (N)."""
         starts = [torch.full((length,), b * self.padded, device=self.device) for b, length in enumerate(self.lengths)]
         return torch.cat(starts) + self.position
 

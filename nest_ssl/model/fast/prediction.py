@@ -1,4 +1,4 @@
-"""Masked prediction without the waste: tokens, decoder and softmax only for the frames that the loss looks at."""
+"""Masked prediction that computes tokens, decoder and softmax for the scored frames only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def predict_masked(parts: Parts, batch: NoisyBatch, padding_counts: bool = True) -> MaskedPrediction:
-    """The loss of a batch, and the predictions that it looks at."""
+    """Return the loss of a batch and the predictions of its scored frames."""
     with torch.no_grad():
         clean, clean_packing = _features(parts, batch.audio, batch.audio_len)
         noisy, packing = _features(parts, batch.noisy_audio, batch.noisy_audio_len)
@@ -45,7 +45,7 @@ def predict_masked(parts: Parts, batch: NoisyBatch, padding_counts: bool = True)
 
 
 def encode_batch(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Waveforms (B, S) to sub-sampled and to encoded frames (N, D) of all utterances, and how many each has."""
+    """Return the sub-sampled and the encoded frames (N, D) of all utterances, and how many each has, for (B, S)."""
     features, packing = _features(parts, signal, lengths)
     x, encoded = subsample(parts.encoder.pre_encode, features, packing)
     every_row = torch.arange(len(x), device=x.device)
@@ -53,7 +53,7 @@ def encode_batch(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor,
 
 
 def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Packing]:
-    """Waveforms (B, S) to features (N, D). Rare options, and float64, go the way of `exact`, for its very bits."""
+    """Compute features (N, D) from waveforms (B, S); rare options and float64 use the code of `exact`."""
     preprocessor = parts.preprocessor
     if not preprocessor.packable or preprocessor.featurizer.fb.dtype != torch.float32:
         padded, frames = preprocessor(input_signal=signal, length=lengths)
@@ -65,12 +65,12 @@ def _features(parts: Parts, signal: Tensor, lengths: Tensor) -> tuple[Tensor, Pa
 
 
 def _counts(frames: Tensor) -> tuple[int, ...]:
-    """Frames of each utterance; NeMo's formula counts less than none of a few samples with `exact_pad`."""
+    """Return the frames of each utterance; with `exact_pad`, NeMo's formula is negative for very few samples."""
     return tuple(frames.clamp(min=0).tolist())
 
 
 def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Tensor:
-    """The tokens (M, K) of some encoder frames, from features (B, T, D); in their full precision, as these are."""
+    """Return the tokens (M, K) of some encoder frames from features (B, T, D), without autocast."""
     quantizer = parts.quantizer
     stacked = clean.view(len(clean), clean.shape[1] // quantizer.combine_time_steps, -1)  # (B, U, D * steps)
     with torch.autocast(clean.device.type, enabled=False):
@@ -78,7 +78,7 @@ def _tokens(parts: Parts, clean: Tensor, utterance: Tensor, frame: Tensor) -> Te
 
 
 def _likelihood(parts: Parts, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Encoded frames (M, D) and their tokens (M, K) to the loss and the logits (M, V, K)."""
+    """Return the loss and the logits (M, V, K) of encoded frames (M, D) and their tokens (M, K)."""
     decoder = parts.decoder
     layer: nn.Conv1d = decoder.decoder_layers[0]  # type: ignore[assignment]
     logits = nn.functional.linear(x, layer.weight.squeeze(-1), layer.bias)

@@ -10,17 +10,17 @@ from nest_ssl.model.fast.packing import Packing
 
 
 def subsample(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tuple[Tensor, Packing]:
-    """Feature frames (N, D) to encoder frames (M, D), and where these lie."""
+    """Turn feature frames (N, D) into encoder frames (M, D) with their packing."""
     if isinstance(pre_encode, nn.Linear):
         return pre_encode(features), packing
-    assert isinstance(pre_encode, ConvSubsampling)  # or exact would do it: see support.py
+    assert isinstance(pre_encode, ConvSubsampling)  # else `exact` takes over: see support.py
     after = Packing(tuple(map(pre_encode.frames, packing.lengths)), pre_encode.frames(packing.padded), packing.device)
     way = _one_by_one if features.device.type == "cpu" else _padded
     return way(pre_encode, features, packing, after), after
 
 
 def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
-    """Each utterance by itself: nothing to silence, because a convolution pads with the zeros that follow it."""
+    """Sub-sample each utterance by itself: no masking is needed, as the convolution pads with zeros."""
     utterances = zip(features.split(packing.lengths), after.lengths, strict=True)
     images = [_convolved(pre_encode.conv, x) for x, frames in utterances if frames]
     parts = [image[0].transpose(0, 1).flatten(1) for image in images]  # (1, C, U, F) -> (U, C * F)
@@ -34,7 +34,7 @@ def _convolved(convolutions: nn.Sequential, x: Tensor) -> Tensor:
 
 
 def _as_product(layer: Conv2d, x: Tensor) -> Tensor:
-    """The first convolution: with one channel to read, a product's gradient costs a tenth of a convolution's."""
+    """Compute the first convolution as a matrix product: with one input channel, its gradient is 10 times cheaper."""
     frames = layer.frames(x.shape[2])
     patches = nn.functional.unfold(
         layer.padded(x), layer.kernel_size, padding=int(layer.padding[0]), stride=layer.stride
@@ -45,7 +45,7 @@ def _as_product(layer: Conv2d, x: Tensor) -> Tensor:
 
 
 def _padded(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
-    """All utterances at once, as `exact` does it: for a GPU."""
+    """Sub-sample all utterances in one padded batch, as `exact` does: for a GPU."""
     lengths = torch.tensor(packing.lengths, device=packing.device)
     x, _ = pre_encode(x=packing.unpack(features), lengths=lengths)
     return after.pack(x)

@@ -1,4 +1,4 @@
-"""What the fast numerics cannot do, so that the exact ones take over."""
+"""Settings that `numerics: fast` does not support; `exact` is used instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def reasons_for_exact(parts: Parts, mask_position: str) -> list[str]:
-    """Each setting that needs the exact numerics, as the configuration writes it; none if fast will do."""
+    """Return the settings that need `numerics: exact`, as in the configuration; none if `fast` supports all."""
     if not isinstance(parts.encoder, ConformerEncoder):
         return ["USE_NEMO_CONFORMER"]
     reasons = []
@@ -27,7 +27,7 @@ def reasons_for_exact(parts: Parts, mask_position: str) -> list[str]:
     if parts.preprocessor.pad_value:
         reasons.append("model.preprocessor.pad_value")
     if isinstance(parts.encoder.pre_encode, StackingSubsampling):
-        reasons.append("model.encoder.subsampling")  # the loss looks at partly filled frames, which it does not count
+        reasons.append("model.encoder.subsampling")  # the loss scores partly filled frames, which `fast` does not count
     if parts.encoder.reduction_position is not None:
         reasons.append("model.encoder.reduction")
     first: ConformerLayer = parts.encoder.layers[0]  # type: ignore[assignment]
