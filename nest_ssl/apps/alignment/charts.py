@@ -1,89 +1,83 @@
-"""The charts of the HTML report as inline SVG: errors on a logarithmic scale, and curves of both sides.
+"""The charts of a comparison: the error of each layer on a logarithmic scale, and the curves of both sides.
 
-A difference of exactly 0 has no place on a logarithmic scale, so it has a lane of its own at the bottom; what could not
-be compared has one at the top.
+A difference of exactly 0 has no place on a logarithmic scale, so zeros have a lane of their own at the bottom; what
+could not be compared has one at the top.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+
+import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 
 from nest_ssl.apps.alignment.compare import CurveName, CurvePoint
 from nest_ssl.apps.alignment.sections import Compared, Tolerance
 from nest_ssl.apps.alignment.texts import difference, measured, words
-from nest_ssl.apps.pages.svg import Frame, round_values, svg, text, tick
-from nest_ssl.apps.pages.text import Words, escaped
+from nest_ssl.apps.pages.charts import Axis, Panel, padded, positions, svg
 
 SYMBOLS = {"identical": "=", "within": "≈", "different": "≠"}
 _FEWEST_DECADES, _MOST_TICKS = 4, 6
 _CHARACTER = 6.4  # width of one at the charts' font size
+_ZERO, _NOT_COMPARED = 24, 26  # the lanes' distance from the panel
+_DOTS_UP_TO = 40  # steps; longer curves are drawn without dots
 
 
 @dataclass(frozen=True)
 class Point:
-    """One difference: where it stands, what a reader is told about it."""
+    """One difference, and what the page tells about it."""
 
     value: float
     state: str
     title: str
 
 
-@dataclass(frozen=True)
-class ErrorScale:
-    """Differences by their power of ten."""
-
-    low: int
-    high: int
-
-    @classmethod
-    def over(cls, values: Iterable[float], also: float) -> ErrorScale:
-        shown = [math.log10(value) for value in (*values, also) if 0 < value < math.inf]
-        low, high = math.floor(min(shown, default=-8)), math.ceil(max(shown, default=-4))
-        missing = max(_FEWEST_DECADES - (high - low), 0)
-        return cls(low - missing + missing // 2, high + missing // 2)
-
-    def y(self, value: float, frame: Frame) -> float:
-        if value == 0:
-            return frame.bottom + 24
-        if not math.isfinite(value):
-            return frame.top - 26
-        height = (math.log10(value) - self.low) / (self.high - self.low)
-        return frame.bottom - height * (frame.bottom - frame.top)
-
-    @property
-    def ticks(self) -> range:
-        return range(self.low, self.high + 1, math.ceil((self.high - self.low) / _MOST_TICKS))
+def decades(values: Iterable[float], atol: float) -> tuple[int, int]:
+    """Return the powers of ten that a scale of these differences and the tolerance begins and ends with."""
+    shown = [math.log10(value) for value in (*values, atol) if 0 < value < math.inf]
+    low, high = math.floor(min(shown, default=-8)), math.ceil(max(shown, default=-4))
+    missing = max(_FEWEST_DECADES - (high - low), 0)
+    return low - missing + missing // 2, high + missing // 2
 
 
 def state_of(item: Compared) -> str:
-    """`identical`, `within` or `different`: also the names of their styles and symbols."""
+    """Return `identical`, `within` or `different`, which are also the names of their styles and symbols."""
     return "identical" if item.identical else "within" if item.within else "different"
 
 
-def layer_chart(items: Sequence[Compared], scale: ErrorScale, atol: float, caption: str) -> str:
-    """Error of each layer in the order of data; the first one that diverges is marked with its name."""
-    frame = Frame(left=80, right=948, top=60, bottom=258)
-    points = [_layer_point(position, item) for position, item in enumerate(items, start=1)]
-    parts = [*_bands(items, frame), *_error_panel(points, scale, frame, atol), *_first_mark(items, scale, frame)]
-    return svg(960, 318, caption, parts, "wide")
+def layer_chart(items: Sequence[Compared], scale: tuple[int, int], atol: float, caption: str) -> Markup:
+    """Draw the error of each layer in the order of data; the first one that diverges is marked with its name."""
+    panel = Panel(positions(len(items), 80, 948), Axis(*scale, 258, 60))
+    _bands(items, panel)
+    _errors(
+        [_layer_point(position, item) for position, item in enumerate(items, start=1)], panel, atol, panel.y.end - 34
+    )
+    _first_mark(items, panel)
+    return svg(960, 318, caption, panel, style="wide")
 
 
-def curve_chart(curve: Sequence[CurvePoint], name: CurveName, tolerance: Tolerance, caption: str) -> str:
-    """NeMo's curve (pale, thick) under ours (dark, dashed), and their difference below."""
-    upper, lower = Frame(80, 468, 14, 150), Frame(80, 468, 200, 270)
+def curve_chart(curve: Sequence[CurvePoint], name: CurveName, tolerance: Tolerance, caption: str) -> Markup:
+    """Draw NeMo's curve (pale, thick) under ours (dark, dashed), and their difference below."""
     pairs, steps = [getattr(point, name) for point in curve], [point.step for point in curve]
+    x = positions(len(curve), 80, 468)
     points = [_curve_point(point, name, tolerance) for point in curve]
-    scale = ErrorScale.over((point.value for point in points), tolerance.atol)
-    parts = [
-        *_curves(pairs, upper),
-        *_error_panel(points, scale, lower, None, hover_from=upper.top),
-        *_step_ticks(steps, lower),
-    ]
-    return svg(480, 326, caption, parts, "narrow")
+    upper = Panel(x, Axis(*padded((value for pair in pairs for value in pair), 0.08, 0.01), 150, 14))
+    lower = Panel(x, Axis(*decades((point.value for point in points), tolerance.atol), 270, 200))
+    upper.grid(upper.y.ticks(), lambda value: f"{value:.6g}")
+    for side, values in zip(("nemo", "ours"), np.array(pairs, dtype=np.float64).T, strict=True):
+        finite = np.where(np.isfinite(values), values, np.nan)
+        upper.line(range(len(curve)), finite, side)
+        if len(curve) <= _DOTS_UP_TO:
+            upper.dots(range(len(curve)), finite, f"dots {side}")
+    _errors(points, lower, None, upper.y.end)
+    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(steps) / n <= 10)
+    lower.labels_below(range(0, len(steps), every), lambda index: str(steps[int(index)]), below=48)
+    return svg(480, 326, caption, upper, lower, style="narrow")
 
 
 def _layer_point(position: int, item: Compared) -> Point:
@@ -102,68 +96,67 @@ def _curve_point(point: CurvePoint, name: CurveName, tolerance: Tolerance) -> Po
     return Point(apart, state, f"{point.step}: {SYMBOLS[state]} |Δ| {difference(apart)}\n{values}")
 
 
-def _error_panel(
-    points: Sequence[Point], scale: ErrorScale, frame: Frame, atol: float | None, hover_from: float | None = None
-) -> Iterator[str]:
-    """Scale, lanes, a mark for every point, and a column over each that tells its name."""
-    for power in scale.ticks:
-        yield from tick(f"1e{power:+03d}", scale.y(10.0**power, frame) if power > -308 else frame.bottom, frame)
-    yield from _lane("0", words("exactly_equal"), scale.y(0, frame), frame)
+def _errors(points: Sequence[Point], panel: Panel, atol: float | None, hover_from: float) -> None:
+    """Draw the scale, the lanes, a mark for every point, and a column over each that tells its name."""
+    low, high = int(panel.y.low), int(panel.y.high)
+    panel.grid(range(low, high + 1, math.ceil((high - low) / _MOST_TICKS)), lambda power: f"1e{int(power):+03d}")
+    _lane("0", "exactly_equal", panel.y.start + _ZERO, panel)
     if any(not math.isfinite(point.value) for point in points):
-        yield from _lane("∞", words("not_comparable"), scale.y(math.inf, frame), frame)
+        _lane("∞", "not_comparable", panel.y.end - _NOT_COMPARED, panel)
     if atol:
-        y = scale.y(atol, frame)
-        yield f'<path class="tolerance" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>'
-    yield from _marks(points, scale, frame)
-    if atol:
-        y = scale.y(atol, frame) - 5
-        yield f'<text class="tolerance-label" x="{frame.left + 4:g}" y="{y:.1f}">atol {atol:g}</text>'
-    top, width = frame.top - 34 if hover_from is None else hover_from, frame.column(len(points))
-    yield '<g class="columns">'
-    for index, point in enumerate(points):
-        x = frame.left + index * width
-        yield (
-            f'<rect x="{x:.1f}" y="{top:g}" width="{width:.2f}" height="{frame.bottom + 34 - top:g}">'
-            f"<title>{escaped(point.title)}</title></rect>"
-        )
-    yield "</g>"
+        panel.across(math.log10(atol), "tolerance")
+    _marks(points, panel)
+    if atol:  # after the marks, which would cross it
+        panel.text(f"atol {atol:g}", panel.x.start + 4, panel.y.place(math.log10(atol)) - 5, "tolerance-label")
+    edges = np.arange(len(points) + 1) - 0.5
+    panel.columns(edges.tolist(), [point.title for point in points], hover_from, panel.y.start + 34)
 
 
-def _marks(points: Sequence[Point], scale: ErrorScale, frame: Frame) -> Iterator[str]:
-    """A dot for equal, a ring for within tolerance, a diamond for beyond: told apart without colour. One path each."""
-    r = round(min(max(frame.column(len(points)), 1.8), 3.5), 1)
+def _heights(values: Iterable[float], y: Axis) -> NDArray[np.float64]:
+    """Return where differences are drawn: zeros and what was not compared in their lanes."""
+    numbers = np.array(list(values), dtype=np.float64)
+    shown = np.isfinite(numbers) & (numbers > 0)
+    places = y.places(np.log10(np.where(shown, numbers, 1.0)))
+    return np.where(shown, places, np.where(numbers == 0, y.start + _ZERO, y.end - _NOT_COMPARED))
+
+
+def _marks(points: Sequence[Point], panel: Panel) -> None:
+    """Draw a dot for equal, a ring for within tolerance, a diamond for beyond: they differ without colour, too."""
+    r = round(min(max((panel.x.end - panel.x.start) / max(len(points), 1), 1.8), 3.5), 1)
     shapes = {
         "identical": "h0",
         "within": f"m-{r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0-{2 * r} 0",
         "different": f"m0-{r}l{r} {r}l-{r} {r}l-{r}-{r}z",
     }
-    paths: dict[str, list[str]] = {state: [] for state in shapes}
-    stems: dict[str, list[str]] = {state: [] for state in shapes}
-    for index, point in enumerate(points):
-        x, y = frame.x(index, len(points)), scale.y(point.value, frame)
-        paths[point.state].append(f"M{x:.1f} {y:.1f}{shapes[point.state]}")
-        if point.value != 0:
-            stems[point.state].append(f"M{x:.1f} {y:.1f}V{frame.bottom:g}")
-    yield from (f'<path class="stem {state}" d="{"".join(of)}"/>' for state, of in stems.items() if of)
-    yield from (f'<path class="mark {state}" d="{"".join(of)}"/>' for state, of in paths.items() if of)
+    places = zip(panel.x.places(range(len(points))), _heights((point.value for point in points), panel.y), strict=True)
+    placed = [(point, x, y) for point, (x, y) in zip(points, places, strict=True)]
+    for state in shapes:  # one path for each kind
+        stems = [f"M{x:.1f} {y:.1f}V{panel.y.start:g}" for of, x, y in placed if of.state == state and of.value != 0]
+        if stems:
+            panel.draw("path", style=f"stem {state}", d="".join(stems))
+    for state, shape in shapes.items():
+        marks = [f"M{x:.1f} {y:.1f}{shape}" for of, x, y in placed if of.state == state]
+        if marks:
+            panel.draw("path", style=f"mark {state}", d="".join(marks))
 
 
-def _bands(items: Sequence[Compared], frame: Frame) -> Iterator[str]:
-    """Stripes behind the layers of one block, with its name below where there is room."""
-    x, height = frame.left, frame.bottom - frame.top + 34
+def _bands(items: Sequence[Compared], panel: Panel) -> None:
+    """Draw stripes behind the layers of one block, with its name below where there is room."""
+    first, height = 0, panel.y.start - panel.y.end + 34
     for number, (block, of) in enumerate(groupby(items, key=lambda item: _block(item.name))):
-        width = len(list(of)) * frame.column(len(items))
+        count = len(list(of))
+        left, right = panel.x.places([first - 0.5, first + count - 0.5]).tolist()
+        first += count
         if number % 2 == 0:
-            yield f'<rect class="band" x="{x:.1f}" y="{frame.top:g}" width="{width:.1f}" height="{height:g}"/>'
-        short = block.rpartition(".")[2]
-        label = next((text for text in (block, short) if len(text) * _CHARACTER < width), None)
+            panel.draw("rect", style="band", x=left, y=panel.y.end, width=right - left, height=height)
+        names = (block, block.rpartition(".")[2])
+        label = next((name for name in names if len(name) * _CHARACTER < right - left), None)
         if label:
-            yield f'<text class="middle" x="{x + width / 2:.1f}" y="{frame.bottom + 50:g}">{escaped(label)}</text>'
-        x += width
+            panel.text(label, (left + right) / 2, panel.y.start + 50, "middle")
 
 
 def _block(name: str) -> str:
-    """`encoder.layers.3` of all that is in it; else the first part of the name, or two for an encoder's."""
+    """Return `encoder.layers.3` for all that is in this layer, else the first part of a name, or two in the encoder."""
     numbered = re.match(r"(.+?\.)?layers\.\d+", name)
     if numbered:
         return numbered[0]
@@ -171,54 +164,22 @@ def _block(name: str) -> str:
     return ".".join(parts[:2]) if parts[0] == "encoder" else parts[0]
 
 
-def _first_mark(items: Sequence[Compared], scale: ErrorScale, frame: Frame) -> Iterator[str]:
-    """The first mismatch, or the first difference where all are within tolerance."""
+def _first_mark(items: Sequence[Compared], panel: Panel) -> None:
+    """Mark the first mismatch, or the first difference if all are within tolerance."""
     states = [state_of(item) for item in items]
     wanted = next((state for state in ("different", "within") if state in states), None)
     if wanted is None:
         return
     index = states.index(wanted)
-    x = frame.x(index, len(items))
-    anchor, shift = ("start", 6) if x < (frame.left + frame.right) / 2 else ("end", -6)
+    x = panel.x.place(index)
+    anchor, shift = ("start", 6) if x < (panel.x.start + panel.x.end) / 2 else ("end", -6)
     name = items[index].name
     label = f"{SYMBOLS[wanted]} {name if len(name) <= 68 else '…' + name[-67:]}"
-    yield f'<path class="first {wanted}" d="M{x:.1f} 6V{scale.y(0, frame):g}"/>'
-    yield f'<text class="first-label {anchor} {wanted}" x="{x + shift:.1f}" y="16">{escaped(label)}</text>'
+    panel.draw("path", style=f"first {wanted}", d=f"M{x:.1f} 6V{panel.y.start + _ZERO:g}")
+    panel.text(label, x + shift, 16, f"first-label {anchor} {wanted}")
 
 
-def _curves(pairs: Sequence[tuple[float, float]], frame: Frame) -> Iterator[str]:
-    finite = [value for pair in pairs for value in pair if math.isfinite(value)]
-    low, high = min(finite, default=0.0), max(finite, default=1.0)
-    margin = (high - low) * 0.08 or abs(high) * 0.01 or 1.0
-    low, high = low - margin, high + margin
-    span = high - low
-    for value in round_values(low, high):
-        yield from tick(f"{value:.6g}", frame.bottom - (value - low) / span * (frame.bottom - frame.top), frame)
-    for side, style in enumerate(("nemo", "ours")):
-        path, dots, drawing = [], [], False
-        for index, pair in enumerate(pairs):
-            if not math.isfinite(pair[side]):
-                drawing = False
-                continue
-            y = frame.bottom - (pair[side] - low) / span * (frame.bottom - frame.top)
-            place = f"{frame.x(index, len(pairs)):.1f} {y:.1f}"
-            path.append(f"{'L' if drawing else 'M'}{place}")
-            dots.append(f"M{place}h0")
-            drawing = True
-        yield f'<path class="curve {style}" d="{"".join(path)}"/>'
-        if len(pairs) <= 40:
-            yield f'<path class="dots {style}" d="{"".join(dots)}"/>'
-
-
-def _step_ticks(steps: Sequence[int], frame: Frame) -> Iterator[str]:
-    """Every step, or every 2nd, 5th, 10th, ... of them."""
-    y = frame.bottom + 48
-    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(steps) / n <= 10)
-    for index in range(0, len(steps), every):
-        yield f'<text class="middle" x="{frame.x(index, len(steps)):.1f}" y="{y:g}">{steps[index]}</text>'
-
-
-def _lane(label: str, meaning: Words, y: float, frame: Frame) -> Iterator[str]:
-    yield f'<path class="lane" d="M{frame.left:g} {y:.1f}H{frame.right:g}"/>'
-    yield f'<text class="end strong" x="{frame.left - 8:g}" y="{y:.1f}">{label}</text>'
-    yield from text(meaning, frame.left - 8, y + 11, "end tiny")
+def _lane(label: str, meaning: str, y: float, panel: Panel) -> None:
+    panel.draw("path", style="lane", d=f"M{panel.x.start:g} {y:.1f}H{panel.x.end:g}")
+    panel.text(label, panel.x.start - 8, y, "end strong")
+    panel.text(words(meaning), panel.x.start - 8, y + 11, "end tiny")

@@ -1,16 +1,18 @@
-"""The words of the HTML report, in English and Chinese, and numbers as people read them."""
+"""The texts of the page in English and Chinese, and numbers for people."""
 
 from __future__ import annotations
 
 import math
 
-from nest_ssl.apps.pages.text import Html, Phrases, Words, escaped
+from markupsafe import Markup, escape
+
+from nest_ssl.apps.pages.text import Phrases, Words
 
 
 def note_words(note: str) -> Words:
-    """A comparison's note; one that is not in the table is shown as it is."""
+    """Return a comparison's note in both languages; one without a translation stays as it is."""
     chinese = NOTES.get(note, note)
-    return Words(escaped(note), escaped(chinese))
+    return Words(escape(note), escape(chinese))
 
 
 def difference(value: float) -> str:
@@ -22,13 +24,13 @@ def difference(value: float) -> str:
     return "0" if value == 0 else f"{value:.1e}"
 
 
-def number(value: float) -> Html:
-    """The same within a sentence, where no line may end inside it."""
-    return Html(f'<span class="number">{difference(value)}</span>')
+def number(value: float) -> Markup:
+    """Return a difference for a sentence; no line may end in it."""
+    return Markup('<span class="number">{}</span>').format(difference(value))
 
 
 def measured(value: float) -> str:
-    """A loss or norm, with all digits that single precision has."""
+    """Return a loss or norm with all digits of single precision."""
     return f"{value:.9g}" if math.isfinite(value) else {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
 
 

@@ -1,15 +1,16 @@
-"""The first thing that the HTML report says: equal or not, what that rests on, and where to look if not."""
+"""The verdict of a comparison: equal or not, what that is based on, and where to look if not."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nest_ssl.apps.alignment.charts import SYMBOLS
-from nest_ssl.apps.alignment.compare import Comparison, CurvePoint
+from markupsafe import Markup
+
+from nest_ssl.apps.alignment.compare import Comparison, CurveName, CurvePoint
 from nest_ssl.apps.alignment.sections import Compared, Section, worst_of
 from nest_ssl.apps.alignment.text_report import other_stream
 from nest_ssl.apps.alignment.texts import note_words, number, words
-from nest_ssl.apps.pages.text import Count, Html, Words, code
+from nest_ssl.apps.pages.text import Count, Words, code
 from nest_ssl.environments import NEWEST_NEMO
 
 _SETTINGS_SHOWN = 5
@@ -17,29 +18,14 @@ _BEFORE_LAYERS = ("structure", "initial weights", "batch")
 
 
 def state_of_all(comparison: Comparison) -> str:
-    """The verdict in one word."""
+    """Return the verdict: `identical`, `within` or `different`."""
     if comparison.identical:
         return "identical"
     return "within" if comparison.aligned else "different"
 
 
-def verdict_panel(comparison: Comparison) -> str:
-    """The verdict, large, and the plain sentences under it."""
-    state = state_of_all(comparison)
-    sentences = "".join(f"<p>{sentence}</p>" for sentence in _findings(comparison))
-    if state == "different" and comparison.steps:
-        places = "".join(f"<p>{sentence}</p>" for sentence in _where_to_look(comparison))
-        sentences = f'<div class="look"><h2>{words("look_here")}</h2>{places}</div>{sentences}'
-    replay = words("replayed" if comparison.replayed else "independent")
-    return (
-        f'<section class="verdict {state}" aria-labelledby="verdict">'
-        f'<h1 id="verdict"><span class="symbol" aria-hidden="true">{SYMBOLS[state]}</span> {words(state)}</h1>'
-        f'{sentences}<p class="muted">{replay}</p>{_tiles(comparison)}</section>'
-    )
-
-
-def _findings(comparison: Comparison) -> Iterator[Words]:
-    """What the verdict rests on."""
+def findings(comparison: Comparison) -> Iterator[Words]:
+    """Yield what the verdict is based on."""
     if not comparison.steps:
         yield words("no_step")
         return
@@ -54,11 +40,11 @@ def _findings(comparison: Comparison) -> Iterator[Words]:
         yield _curve_finding(comparison.curves)
 
 
-def _where_to_look(comparison: Comparison) -> Iterator[Words]:
-    """The first mismatch, the first layer that diverges, and the first bit that differs, if they are not the same."""
+def where_to_look(comparison: Comparison) -> Iterator[Words]:
+    """Yield the first mismatch, the first layer that diverges and the first bit that differs; each place once."""
     differing = comparison.differing_settings
     if differing:
-        shown = Html(", ".join(code(setting) for setting in differing[:_SETTINGS_SHOWN]))
+        shown = Markup(", ").join(code(setting) for setting in differing[:_SETTINGS_SHOWN])
         yield words("settings_differ", settings=shown, more=Count(max(0, len(differing) - _SETTINGS_SHOWN)))
     version = other_stream(comparison)
     if version is not None:
@@ -95,13 +81,13 @@ def _first_layer(step: int | None, section: Section, item: Compared) -> Words:
     )
 
 
-def _amount(item: Compared) -> Html | Words:
-    """Its size, or what it is if it has none."""
-    return Html(f"<strong>{number(item.max_abs)}</strong>") if item.measured else note_words(item.note)
+def _amount(item: Compared) -> Markup | Words:
+    """Return how large a difference is, or its note if it is none of numbers."""
+    return Markup("<strong>{}</strong>").format(number(item.max_abs)) if item.measured else note_words(item.note)
 
 
 def _worst(comparison: Comparison) -> Words:
-    """The largest difference that is a number."""
+    """Return the largest difference that is a number."""
     place, item = worst_of([((step, of), item) for step, of in comparison.placed_sections for item in of.items])
     assert place is not None  # asked for where something differs
     assert item is not None
@@ -118,7 +104,7 @@ def _worst(comparison: Comparison) -> Words:
 
 
 def _curve_finding(curves: list[CurvePoint]) -> Words:
-    """The curves may reach beyond the recorded steps that the verdict is about."""
+    """Return how the curves differ; they may have more steps than were recorded and compared."""
     apart = [(point.step, max(point.difference("loss"), point.difference("grad_norm"))) for point in curves]
     differing = [pair for pair in apart if pair[1] > 0]
     if not differing:
@@ -127,8 +113,21 @@ def _curve_finding(curves: list[CurvePoint]) -> Words:
     return words("curves_differ", step=differing[0][0], worst=worst, steps=Count(len(curves)))
 
 
+def curve_caption(comparison: Comparison, name: CurveName) -> Words:
+    apart = [point.difference(name) for point in comparison.curves]
+    equal = Count(sum(value == 0 for value in apart))
+    what = words(f"curve_{name}")
+    return words("curve_caption", what=what, steps=Count(len(apart)), equal=equal, worst=number(max(apart)))
+
+
+def learning_rate(comparison: Comparison) -> Words:
+    """Return from which step on the learning rates differ."""
+    step = next((point.step for point in comparison.curves if point.difference("lr") > 0), None)
+    return words("lr_equal") if step is None else words("lr_differs", step=step)
+
+
 def _counts(comparison: Comparison) -> dict[str, Count]:
-    """Layer calls are counted apart from the tensors of the other parts."""
+    """Return how much was compared: calls of layers, and the tensors of all other parts."""
     sections = [section for _, section in comparison.placed_sections]
     layers = [section for section in sections if section.name == "layers"]
     tensors = [section for section in sections if section.name not in ("layers", "structure")]
@@ -140,9 +139,8 @@ def _counts(comparison: Comparison) -> dict[str, Count]:
     }
 
 
-def _tiles(comparison: Comparison) -> str:
-    counts: dict[str, object] = {f"tile_{name}": f"{count}" for name, count in _counts(comparison).items()}
+def tiles(comparison: Comparison) -> list[tuple[Words, str]]:
+    """Return the numbers that stand beside the verdict."""
     theirs, ours = (Count(count) for count in comparison.parameters)
-    counts["tile_parameters"] = f"{theirs} {'=' if theirs == ours else '≠'} {ours}"
-    tiles = "".join(f"<div><dt>{words(name)}</dt><dd>{value}</dd></div>" for name, value in counts.items())
-    return f'<dl class="tiles">{tiles}</dl>'
+    counted = {**_counts(comparison), "parameters": f"{theirs} {'=' if theirs == ours else '≠'} {ours}"}
+    return [(words(f"tile_{name}"), str(count)) for name, count in counted.items()]

@@ -1,1 +1,1 @@
-"""HTML pages that need nothing but themselves: words in two languages, charts as SVG, a policy that lets nothing in."""
+"""HTML pages in one file each: texts in two languages, templates, charts as SVG, a strict Content-Security-Policy."""

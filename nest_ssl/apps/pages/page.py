@@ -1,41 +1,57 @@
-"""One HTML page in one file: no request leaves it, and only its own script and style, named by their hashes, count."""
+"""One HTML page in one file, from templates: it sends no request, and only its own script and style may act.
+
+The template engine is jinja2, which torch brings along; it escapes every value that is not `Markup`.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from nest_ssl.apps.pages.text import escaped
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from nest_ssl.apps.pages.text import Count, code
 from nest_ssl.atomic import atomic_write
 
 _FOLDER = Path(__file__).parent
 
 
-def html_page(*, title: str, heading: object, body: Iterable[str], assets: Path, media: Sequence[str] = ()) -> str:
-    """The whole page. `assets` holds the `report.css` and `report.js` of its kind, which go on where the common end.
+@cache
+def templates(app: Path) -> Environment:
+    """Return the templates of an app's folder, which build on the common ones."""
+    environment = Environment(
+        loader=FileSystemLoader([app / "templates", _FOLDER / "templates"]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(Count=Count, code=code)
+    return environment
 
-    `media` names what the policy lets `data:` addresses be: `img`, `media`.
-    """
+
+def render(app: Path, template: str, **values: Any) -> str:
+    """Return a page: the template of an app, with the app's `report.css` and `report.js` after the common ones."""
     style, script = (
-        "".join((folder / f"{name}.{suffix}").read_text(encoding="utf-8") for folder, name in _parts(assets))
+        (_FOLDER / f"common.{suffix}").read_text(encoding="utf-8")
+        + (app / f"report.{suffix}").read_text(encoding="utf-8")
         for suffix in ("css", "js")
     )
-    allowed = "".join(f" {kind}-src data:;" for kind in media)
-    policy = (
-        f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)};{allowed} "
-        "base-uri 'none'; form-action 'none'"
-    )
     return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{escaped(title)}</title>\n"
-        f"<style>{style}</style>\n</head>\n<body>\n{_header(heading)}\n<main>\n"
-        + "\n".join(body)
-        + f"\n</main>\n<script>{script}</script>\n</body>\n</html>\n"
+        templates(app)
+        .get_template(template)
+        .render(
+            **values,
+            style=Markup(style),
+            script=Markup(script),
+            style_hash=_hash(style),
+            script_hash=_hash(script),
+        )
     )
 
 
@@ -45,31 +61,7 @@ def write_page(page: str, path: Path) -> None:
         temporary.write_text(page, encoding="utf-8", errors="replace")
 
 
-def table(style: str, columns: Sequence[object], rows: str) -> str:
-    """With its own scroll bar, so that the page has none across."""
-    head = "".join(f'<th scope="col">{column}</th>' for column in columns)
-    return (
-        f'<div class="scroll"><table class="{style}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
-    )
-
-
-def folded(title: object, content: str) -> str:
-    """Shown on request."""
-    return f"<details><summary><h3>{title}</h3></summary>{content}</details>"
-
-
-def _parts(assets: Path) -> tuple[tuple[Path, str], tuple[Path, str]]:
-    return (_FOLDER, "common"), (assets, "report")
-
-
-def _hash(content: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
-
-
-def _header(heading: object) -> str:
-    return (
-        f"<header><p>{heading}</p>"
-        f'<div class="languages" role="group" aria-label="Language / 语言">'
-        '<button type="button" data-language="en" lang="en-GB">English</button>'
-        '<button type="button" data-language="zh" lang="zh-CN">中文</button></div></header>'
-    )
+def _hash(content: str) -> Markup:
+    """Return the source of the Content-Security-Policy that allows exactly this content."""
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return Markup(f"'sha256-{digest}'")

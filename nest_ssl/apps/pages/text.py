@@ -1,14 +1,11 @@
-"""Text for pages: in English and Chinese at once, and escaped unless it is HTML already."""
+"""Texts of pages in English and Chinese; whatever is not `Markup` is escaped when it enters a text or a template."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-
-class Html(str):
-    """Text that is HTML already; everything else is escaped before it enters a page."""
+from markupsafe import Markup, escape
 
 
 class Count(int):
@@ -17,54 +14,58 @@ class Count(int):
     def __format__(self, noun: str) -> str:
         return f"{int(self):,} {noun}{'' if self == 1 else 's'}" if noun else f"{int(self):,}"
 
+    def __str__(self) -> str:
+        return format(self)
+
 
 @dataclass(frozen=True)
 class Words:
-    """One text in both languages; the page shows the one that is chosen."""
+    """One text in both languages; the page shows the chosen one."""
 
-    english: Html
-    chinese: Html
+    english: Markup
+    chinese: Markup
 
-    def __str__(self) -> str:
+    def __html__(self) -> str:
         if self.english == self.chinese:
             return self.english
         return f'<span lang="en">{self.english}</span><span lang="zh">{self.chinese}</span>'
 
-    @property
-    def heading(self) -> Words:
-        """With a capital letter, as the title of something."""
-        return Words(Html(self.english[:1].upper() + self.english[1:]), self.chinese)
+    __str__ = __html__
+
+    @classmethod
+    def same(cls, text: object) -> Words:
+        """Return a text that both languages share, such as a name."""
+        return cls(escape(text), escape(text))
 
     @property
-    def languages(self) -> tuple[tuple[str, Html], tuple[str, Html]]:
+    def heading(self) -> Words:
+        """The same text with a capital letter, as a title."""
+        return Words(self.english[:1].upper() + self.english[1:], self.chinese)
+
+    @property
+    def languages(self) -> tuple[tuple[str, Markup], tuple[str, Markup]]:
         return ("en", self.english), ("zh", self.chinese)
 
 
 @dataclass(frozen=True)
 class Phrases:
-    """The texts of one kind of page by their keys, English and Chinese."""
+    """The texts of one kind of page by their keys, in English and Chinese."""
 
     texts: Mapping[str, tuple[str, str]]
 
     def __call__(self, key: str, **values: object) -> Words:
-        """The text of that key with values filled in: escaped, or in the same language if they are words themselves."""
-        english, chinese = self.texts[key]
-        return Words(
-            Html(english.format(**{name: _filled(value, 0) for name, value in values.items()})),
-            Html(chinese.format(**{name: _filled(value, 1) for name, value in values.items()})),
+        """Return the text of a key with values filled in: `Words` in the same language, all else escaped."""
+        english, chinese = (
+            Markup(text).format(**{name: _in_language(value, number) for name, value in values.items()})
+            for number, text in enumerate(self.texts[key])
         )
+        return Words(english, chinese)
 
 
-def escaped(value: object) -> Html:
-    return value if isinstance(value, Html) else Html(html.escape(str(value)))
+def code(value: object) -> Markup:
+    """Return a name in the font of code; long ones may break after a dot."""
+    return Markup("<code>{}</code>").format(escape(value).replace(".", Markup(".<wbr>")))
 
 
-def code(value: object) -> Html:
-    """A name. Long ones may break after a dot."""
-    return Html(f"<code>{escaped(value).replace('.', '.<wbr>')}</code>")
-
-
-def _filled(value: object, language: int) -> object:
-    if isinstance(value, Words):
-        return value.languages[language][1]
-    return value if isinstance(value, Count) else escaped(value)
+def _in_language(value: object, language: int) -> object:
+    return value.languages[language][1] if isinstance(value, Words) else value

@@ -1,121 +1,272 @@
-"""The charts of a run's report as inline SVG: curves over steps or hours, and histograms of durations."""
+"""The curves of a run or of several: which charts there are, and how each is drawn."""
 
 from __future__ import annotations
 
-import html
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from markupsafe import Markup
 
-from nest_ssl.apps.pages.svg import Frame, round_values, svg, text, tick
-from nest_ssl.apps.pages.text import Html, Words
-from nest_ssl.apps.report.curves import Curve
-from nest_ssl.apps.report.texts import words
+from nest_ssl.apps.pages.charts import BOTTOM, HEIGHT, LEFT, PARTS, RIGHT, TOP, WIDTH, Axis, Panel, legend_sample, svg
+from nest_ssl.apps.pages.text import Words
+from nest_ssl.apps.report.curves import Curve, curve_of
+from nest_ssl.apps.report.events import Series
+from nest_ssl.apps.report.figures import groups_of_one_task
+from nest_ssl.apps.report.gathered import RunReport
+from nest_ssl.apps.report.health import CODES_EVER, Signs
+from nest_ssl.apps.report.run import Run
+from nest_ssl.apps.report.texts import plain_number, words
+from nest_ssl.training.loggers.tags import tag_of
 
-_WIDTH, _HEIGHT = 480, 226
-_PARTS = 6  # of an axis, at most
-_FRAME = Frame(left=58, right=468, top=16, bottom=196)
-_LINE, _LETTER = 13, 6.5  # height of a line of text and, about, width of a letter
-COLOURS = 8  # that the style sheet has
-_DOTS_UP_TO = 40  # points, beyond which a line is enough
+COLOURS = 8  # in the style sheet
+_LINE, _LETTER = 13, 6.5  # height of a line of text, and about the width of a letter
+_DOTS_UP_TO = 40  # points; longer curves are drawn without dots
+
+
+@dataclass(frozen=True)
+class ChartPlan:
+    """One chart: its title, its tags with their names in the legend, and how it is drawn."""
+
+    title: str
+    tags: tuple[tuple[str, str], ...]
+    share: bool = False
+    hours: bool = False
+    of_task: bool = False  # runs with different tasks get a chart each
+    mean: bool = True  # of what varies from step to step
+    book: int = 0
+
+
+TRAINING = (
+    ChartPlan("losses", (("train_loss", "training"), ("val_loss", "validation")), of_task=True),
+    ChartPlan("accuracies", (("train_accuracy", "training"), ("val_accuracy", "validation")), share=True, of_task=True),
+    ChartPlan("learning_rate", (("learning_rate", "training"),), mean=False),
+    ChartPlan("gradient_norm", (("gradient_norm", "training"),)),
+    ChartPlan("weight_norm", (("weight_norm", "training"),)),
+    ChartPlan("masked_share", (("masked_share", "training"), ("val_masked_share", "validation")), share=True),
+)
+THROUGHPUT = (
+    ChartPlan("audio_seconds_per_second", (("audio_seconds_per_second", "training"),), hours=True),
+    ChartPlan("data_wait_share", (("data_wait_share", "training"),), share=True, hours=True),
+)
+PADDING = (ChartPlan("padding_efficiency", (("padding_efficiency", "training"),), share=True),)
 
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a chart: its name, which of the colours, and how it is dashed: 0 is not at all."""
+    """One curve of a chart: its name, which of the colours, and which dashes: 0 is a full line."""
 
     name: Words
     colour: int
     curve: Curve
     dash: int = 0
-    breaks: Sequence[float] = ()  # places where it begins anew
+    breaks: Sequence[float] = ()  # places where the line is interrupted
 
 
 @dataclass(frozen=True)
 class Chart:
-    """What is drawn into one frame. `marks` are places of restarts, `levels` values that mean something."""
+    """The content of one chart; `marks` are places of restarts, `levels` thresholds with their names."""
 
     lines: Sequence[Line]
     marks: Sequence[float] = ()
     levels: Sequence[tuple[float, Words]] = ()
-    hours: bool = False  # along the axis, rather than steps
-    share: bool = False  # values from 0 to 1, read as per cent
+    hours: bool = False  # on the x axis, instead of steps
+    share: bool = False  # values from 0 to 1, shown as per cent
 
 
 @dataclass(frozen=True)
-class _Scale:
-    """From values to places, linear or logarithmic."""
+class Figure:
+    """A chart as the page shows it."""
 
-    x: tuple[float, float]
-    y: tuple[float, float]
-    logarithmic: bool
-
-    def across(self, value: np.ndarray | float) -> np.ndarray:
-        low, high = self.x
-        return _FRAME.left + (np.asarray(value, dtype=np.float64) - low) / (high - low) * (_FRAME.right - _FRAME.left)
-
-    def up(self, value: np.ndarray | float) -> np.ndarray:
-        values = np.asarray(value, dtype=np.float64)
-        low, high = self.y
-        if self.logarithmic:
-            values = np.log10(np.where(values > 0, values, np.nan))
-        return _FRAME.bottom - (values - low) / (high - low) * (_FRAME.bottom - _FRAME.top)
+    caption: str  # id
+    title: Words
+    runs: str  # names, where a chart shows some of the page's runs
+    not_finite: int
+    legend: Sequence[tuple[Markup, Words]]
+    drawn: Markup
+    data: str  # values for the script, JSON
 
 
-def curve_chart(chart: Chart, caption: str, *, logarithmic: bool = False, style: str = "narrow") -> str:
-    """Curves, levels and marks in one frame."""
-    scale = _scale(chart, logarithmic)
-    parts = [*_axes(chart, scale), *_marks(chart, scale)]
+@dataclass(frozen=True)
+class Figures:
+    """The charts that can be drawn, and the tags of the others."""
+
+    charts: Sequence[Figure]
+    missing: Sequence[str]
+
+
+def _codebook_plans(book: int) -> tuple[ChartPlan, ...]:
+    def tags(*names: str) -> tuple[tuple[str, str], ...]:
+        return tuple((f"codebook_{book}/{name}", name) for name in names)
+
+    coverage = tags("target_cumulative_coverage", "target_coverage", "predicted_coverage")
+    return (
+        ChartPlan("perplexity", tags("target_perplexity", "predicted_perplexity"), of_task=True, book=book),
+        ChartPlan("coverage", coverage, share=True, of_task=True, book=book),
+    )
+
+
+def figures_of(plans: Sequence[ChartPlan], reports: Sequence[RunReport]) -> Figures:
+    """Draw the charts of all runs; runs share a chart, unless their tasks differ and the chart depends on the task."""
+    figures: list[Figure] = []
+    missing: list[str] = []
+    for plan in plans:
+        runs = [report.run for report in reports]
+        drawn = []
+        for group in groups_of_one_task(runs) if plan.of_task else [runs]:
+            numbered = [(number, report) for number, report in enumerate(reports) if report.run in group]
+            lines = list(_lines(plan, numbered, len(reports)))
+            if lines:
+                drawn.append(_figure(plan, numbered, lines, len(reports)))
+        figures += drawn
+        missing += [tag_of(tag) for tag, _ in plan.tags] if not drawn else []
+    return Figures(figures, missing)
+
+
+def codebooks_of(reports: Sequence[RunReport]) -> list[tuple[int, Figures]]:
+    """Draw the charts of every codebook that a run logs."""
+    books = range(max((report.run.books for report in reports), default=1))
+    drawn = ((book, figures_of(_codebook_plans(book), reports)) for book in books)
+    return [(book, figures) for book, figures in drawn if figures.charts]
+
+
+def run_legend(reports: Sequence[RunReport]) -> list[tuple[Markup, Words]]:
+    """Return the colours of the runs, if there are several."""
+    several = reports if len(reports) > 1 else ()
+    return [
+        (legend_sample(f"colour-{number % COLOURS}"), Words.same(report.run.name))
+        for number, report in enumerate(several)
+    ]
+
+
+@dataclass(frozen=True)
+class Level:
+    """A threshold of the verdict in a chart: `name` is the key of its text."""
+
+    name: str
+    value: float
+    share: bool = False
+
+    @property
+    def label(self) -> Words:
+        shown = f"{self.value * 100:.3g}%" if self.share else plain_number(self.value)
+        return words(f"level_{self.name}", value=shown)
+
+
+def levels_of(signs: Signs, chart: str, book: int = 0) -> Iterator[Level]:
+    """Yield the thresholds that belong into a chart, by the numbers that health.py compares with."""
+    books = {of.number: of for of in signs.books}
+    if chart == "losses":
+        if signs.guessing is not None:
+            yield Level("guessing", signs.guessing)
+        if signs.frequencies is not None:
+            yield Level("frequencies", signs.frequencies)
+        if signs.val_rises and signs.highest_val_loss is not None:
+            yield Level("val_rises", signs.highest_val_loss)
+    elif chart == "accuracies" and signs.least_accuracy is not None:
+        yield Level("chance", signs.least_accuracy, share=True)
+    elif chart == "perplexity" and book in books:
+        if signs.least_perplexity is not None and books[book].target_perplexity is not None:
+            yield Level("targets", signs.least_perplexity)
+        if books[book].predictions_narrow and (least := books[book].least_predicted_perplexity) is not None:
+            yield Level("predictions", least)
+    elif chart == "coverage" and book in books and books[book].target_cumulative_coverage is not None:
+        yield Level("idle", CODES_EVER, share=True)
+
+
+def _levels_of_runs(signs: Sequence[tuple[str, Signs]], chart: str, book: int) -> list[tuple[float, Words]]:
+    """Return the thresholds of several runs: one that all share is drawn once, others bear the name of their run."""
+    found = [(run, level.value, level.label) for run, of in signs for level in levels_of(of, chart, book)]
+    drawn: dict[str, tuple[float, Words]] = {}
+    for run, value, name in found:
+        shared = sum(other == name for _, _, other in found) == len(signs)
+        label = name if shared else words("level_of_run", level=name, run=run)
+        drawn.setdefault(label.english, (value, label))
+    return list(drawn.values())
+
+
+def _lines(plan: ChartPlan, group: Sequence[tuple[int, RunReport]], of: int) -> Iterator[tuple[str, Line]]:
+    """Yield every curve with the key of its legend; colours tell the page's runs apart, or the curves of a lone run."""
+    for number, report in group:
+        run = report.run
+        for place, (tag, name) in enumerate(plan.tags):
+            series = run.history.get(tag)
+            if series is None or not len(series.finite):
+                continue
+            curve = curve_of(series, _along(series, run, plan), mean=plan.mean)
+            breaks = _restarts(run, plan) if plan.hours else ()
+            if of == 1:
+                yield name, Line(words(name), place, curve, breaks=breaks)
+            else:
+                shown = words("of_run", run=run.name, name=words(name)) if len(plan.tags) > 1 else Words.same(run.name)
+                yield name, Line(shown, number % COLOURS, curve, dash=place, breaks=breaks)
+
+
+def _figure(
+    plan: ChartPlan, group: Sequence[tuple[int, RunReport]], named: Sequence[tuple[str, Line]], of: int
+) -> Figure:
+    lines = [line for _, line in named]
+    chart = Chart(
+        lines,
+        marks=_restarts(group[0][1].run, plan) if of == 1 else (),
+        levels=_levels_of_runs([(report.run.name, report.signs) for _, report in group], plan.title, plan.book),
+        hours=plan.hours,
+        share=plan.share,
+    )
+    alone = len(group) < of
+    caption = f"chart-{plan.title}-{plan.tags[0][0].replace('/', '-')}{f'-{group[0][0]}' if alone else ''}"
+    drawn = curve_chart(chart, caption)
+    if can_be_logarithmic(chart) and not plan.hours:
+        drawn = curve_chart(chart, caption, style="narrow linear")
+        drawn += curve_chart(chart, caption, style="narrow log", logarithmic=True)
+    kinds = dict(named)
+    styles = {name: f"colour-{line.colour}" if of == 1 else f"plain dash-{line.dash}" for name, line in kinds.items()}
+    return Figure(
+        caption=caption,
+        title=words(plan.title),
+        runs=", ".join(report.run.name for _, report in group) if alone else "",
+        not_finite=sum(len(line.curve.not_finite) for line in lines),
+        legend=[(legend_sample(style), words(name)) for name, style in styles.items()] if len(kinds) > 1 else [],
+        drawn=drawn,
+        data=_reading_data(chart),
+    )
+
+
+def _along(series: Series, run: Run, plan: ChartPlan) -> np.ndarray:
+    if not plan.hours:
+        return series.steps.astype(np.float64)
+    return (series.times - run.history.starts[0].time) / 3600
+
+
+def _restarts(run: Run, plan: ChartPlan) -> list[float]:
+    again = run.history.starts[1:]
+    if plan.hours:
+        return [(start.time - run.history.starts[0].time) / 3600 for start in again]
+    return [float(start.first_step) for start in again if start.first_step is not None]
+
+
+def curve_chart(chart: Chart, caption: str, *, logarithmic: bool = False, style: str = "narrow") -> Markup:
+    """Draw curves, thresholds and restarts in one panel."""
+    panel = _panel(chart, logarithmic)
+    _axes(chart, panel)
+    panel.upright([mark for mark in chart.marks if panel.x.low < mark < panel.x.high], "restart")
     for line in chart.lines:
-        parts += _line(line, scale)
-    parts += _levels(chart, scale)  # last: their names must be legible where curves cross them
-    parts.append('<path class="guide" d=""/>')
-    return svg(_WIDTH, _HEIGHT, caption, parts, f"chart {style}", ' tabindex="0"')
+        _line(line, panel)
+    _levels(chart, panel)  # last: their names must be legible where curves cross them
+    panel.draw("path", style="guide", d="")
+    return svg(WIDTH, HEIGHT, caption, panel, style=f"chart {style}", focusable=True)
 
 
 def can_be_logarithmic(chart: Chart) -> bool:
-    """All values above 0, and over more than a factor of two: else there is nothing to gain."""
+    """Say whether all values are above 0 and span more than a factor of two; otherwise there is nothing to gain."""
     values = np.concatenate([line.curve.y for line in chart.lines])
     positive = values.min(initial=np.inf) > 0 and all(value > 0 for value, _ in chart.levels)
     return bool(len(values)) and positive and values.max() > 2 * values.min()
 
 
-def histogram(counts: np.ndarray, edges: np.ndarray, caption: str, limits: tuple[float, float]) -> str:
-    """Numbers of utterances by their seconds; what the configuration leaves out is pale."""
-    frame, most = _FRAME, max(int(counts.max()), 1)
-    low, high = float(edges[0]), float(edges[-1])
-
-    def across(seconds: float) -> float:
-        return frame.left + (seconds - low) / (high - low) * (frame.right - frame.left)
-
-    parts: list[str] = []
-    for value in round_values(0, most * 1.05):
-        if value == int(value):
-            parts += tick(f"{int(value):,}", frame.bottom - value / (most * 1.05) * (frame.bottom - frame.top), frame)
-    for value in round_values(low, high, _PARTS):
-        parts.append(f'<text class="middle" x="{across(value):.1f}" y="{frame.bottom + 21:g}">{value:g}</text>')
-    bars, columns = [], []
-    for count, left, right in zip(counts.tolist(), edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        x, width = across(left), across(right) - across(left)
-        height = count / (most * 1.05) * (frame.bottom - frame.top)
-        outside = right <= limits[0] or left >= limits[1]
-        bars.append(
-            f'<rect class="bar{" outside" if outside else ""}" x="{x + 0.5:.1f}" y="{frame.bottom - height:.1f}" '
-            f'width="{max(width - 1, 0.5):.2f}" height="{height:.1f}"/>'
-        )
-        columns.append(
-            f'<rect x="{x:.1f}" y="{frame.top:g}" width="{width:.2f}" height="{frame.bottom - frame.top:g}">'
-            f"<title>{left:.3g} – {right:.3g} s: {count:,}</title></rect>"
-        )
-    parts += [*bars, *text(words("axis_seconds"), frame.left - 8, frame.bottom + 21, "end")]
-    parts.append(f'<g class="columns">{"".join(columns)}</g>')
-    return svg(_WIDTH, _HEIGHT, caption, parts, "narrow")
-
-
-def _scale(chart: Chart, logarithmic: bool) -> _Scale:
+def _panel(chart: Chart, logarithmic: bool) -> Panel:
     places = np.concatenate([line.curve.x for line in chart.lines] or [np.zeros(1)])
     values = np.concatenate([line.curve.y for line in chart.lines] or [np.zeros(1)])
     levels = [value for value, _ in chart.levels]
@@ -123,101 +274,61 @@ def _scale(chart: Chart, logarithmic: bool) -> _Scale:
     if logarithmic:
         low, high = math.log10(low), math.log10(high)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    touches_zero = not logarithmic and 0 <= low < margin
-    bottom = 0.0 if touches_zero else low - margin  # nothing that is never negative is given room below 0
+    near_zero = not logarithmic and 0 <= low < margin  # no room below 0 for what is never negative
+    y = Axis(0.0 if near_zero else low - margin, high + margin, BOTTOM, TOP, logarithmic)
     first, last = float(places.min()), float(places.max())
-    return _Scale((first, last) if last > first else (first - 0.5, last + 0.5), (bottom, high + margin), logarithmic)
+    return Panel(Axis(*((first, last) if last > first else (first - 0.5, last + 0.5)), LEFT, RIGHT), y)
 
 
-def _axes(chart: Chart, scale: _Scale) -> Iterator[str]:
-    low, high = scale.y
-    for value in _powers(low, high) if scale.logarithmic else round_values(low, high, _PARTS):
-        yield from tick(_value(value, chart.share), float(scale.up(value)), _FRAME)
-    for value in round_values(*scale.x, _PARTS):
-        if chart.hours or value == int(value):
-            label = f"{value:g}" if chart.hours else _short(value)
-            yield f'<text class="middle" x="{float(scale.across(value)):.1f}" y="{_FRAME.bottom + 21:g}">{label}</text>'
-    yield from text(words("axis_hours" if chart.hours else "axis_steps"), _FRAME.left - 8, _FRAME.bottom + 21, "end")
+def _axes(chart: Chart, panel: Panel) -> None:
+    panel.grid(panel.y.ticks(PARTS), lambda value: _value(value, chart.share))
+    ticks = [value for value in panel.x.ticks(PARTS) if chart.hours or value == int(value)]
+    panel.labels_below(ticks, lambda value: f"{value:g}" if chart.hours else _short(value))
+    panel.text(words("axis_hours" if chart.hours else "axis_steps"), LEFT - 8, BOTTOM + 21, "end")
 
 
-def _powers(low: float, high: float) -> Iterator[float]:
-    """Round values for a logarithmic scale, closer together the fewer decades it has."""
-    digits = (1, 2, 5) if high - low < 3 else (1,)
-    if high - low < 0.7:
-        yield from round_values(10**low, 10**high, _PARTS)
-        return
-    every = max(1, math.ceil((high - low) / 6))
-    for power in range(math.floor(low), math.ceil(high) + 1, every):
-        yield from (digit * 10.0**power for digit in digits if low <= math.log10(digit * 10.0**power) <= high)
+def _levels(chart: Chart, panel: Panel) -> None:
+    """Draw a line for each threshold; its name is on the right, or on the left if there is no room for it.
 
-
-def _marks(chart: Chart, scale: _Scale) -> Iterator[str]:
-    """A dashed line where the run was started again."""
-    inside = [float(scale.across(mark)) for mark in chart.marks if scale.x[0] < mark < scale.x[1]]
-    if inside:
-        path = "".join(f"M{x:.1f} {_FRAME.top:g}V{_FRAME.bottom:g}" for x in inside)
-        yield f'<path class="restart" d="{path}"/>'
-
-
-def _levels(chart: Chart, scale: _Scale) -> Iterator[str]:
-    """A line across for each, from the top; its name is on the right, or on the left if there is no room for it.
-
-    Where neither side has room, the name goes below those that are there. One longer than half a line takes both sides.
+    Where neither side has room, the name moves down. One longer than half a line takes both sides.
     """
-    names: list[str] = []
+    names: list[tuple[Words, float, float, str]] = []
     lowest = {"end": -math.inf, "start": -math.inf}  # name so far, on either side
     for value, name in sorted(chart.levels, key=lambda level: -level[0]):
-        y = float(scale.up(value))
-        yield f'<path class="level" d="M{_FRAME.left:g} {y:.1f}H{_FRAME.right:g}"/>'
-        base = y + _LINE if y + _LINE <= _FRAME.bottom else y - 4
-        is_long = len(name.english) * _LETTER > (_FRAME.right - _FRAME.left) / 2
+        panel.across(value, "level")
+        y = panel.y.place(value)
+        base = y + _LINE if y + _LINE <= BOTTOM else y - 4
+        is_long = len(name.english) * _LETTER > (RIGHT - LEFT) / 2
         sides = {"end": max(lowest.values())} if is_long else lowest
         with_room = [side for side, taken in sides.items() if base - taken >= _LINE]
         anchor = with_room[0] if with_room else min(sides, key=lambda side: sides[side])
         base = max(base, sides[anchor] + _LINE)
         lowest = dict.fromkeys(lowest, base) if is_long else {**lowest, anchor: base}
-        place = _FRAME.right - 4 if anchor == "end" else _FRAME.left + 4
-        names += text(name, place, base, f"{anchor} level-name")
-    yield from names  # after all lines, which would cross them
+        names.append((name, RIGHT - 4 if anchor == "end" else LEFT + 4, base, f"{anchor} level-name"))
+    for placed in names:  # after all lines, which would cross them
+        panel.text(*placed)
 
 
-def _line(line: Line, scale: _Scale) -> Iterator[str]:
+def _line(line: Line, panel: Panel) -> None:
     curve, style = line.curve, f"colour-{line.colour} dash-{line.dash}"
-    breaks = np.asarray(line.breaks, dtype=np.float64)
     if curve.mean is not None:
-        yield f'<path class="curve raw {style}" d="{_path(curve.x, curve.y, scale, breaks)}"/>'
-    shown = curve.y if curve.mean is None else curve.mean
-    yield f'<path class="curve mean {style}" d="{_path(curve.x, shown, scale, breaks)}"/>'
+        panel.line(curve.x, curve.y, f"raw {style}", line.breaks)
+    panel.line(curve.x, curve.y if curve.mean is None else curve.mean, f"mean {style}", line.breaks)
     if curve.mean is None and len(curve.x) <= _DOTS_UP_TO:
-        yield f'<path class="dots {style}" d="{_path(curve.x, curve.y, scale, None)}"/>'
+        panel.dots(curve.x, curve.y, f"dots {style}")
     if len(curve.not_finite):
-        crosses = "".join(f"M{x:.1f} {_FRAME.top - 6:g}l6 6m0-6l-6 6" for x in scale.across(curve.not_finite) - 3)
-        yield f'<path class="not-finite" d="{crosses}"/>'
+        places = panel.x.places(curve.not_finite) - 3
+        panel.draw("path", style="not-finite", d="".join(f"M{x:.1f} {TOP - 6:g}l6 6m0-6l-6 6" for x in places))
 
 
-def _path(x: np.ndarray, y: np.ndarray, scale: _Scale, breaks: np.ndarray | None) -> str:
-    """A line that begins anew after every break; with None for breaks, a dot at every point."""
-    across, up = np.round(scale.across(x), 1).tolist(), np.round(scale.up(y), 1).tolist()
-    piece = np.zeros(len(x)) if breaks is None else np.searchsorted(breaks, x, side="right")
-    parts, before = [], None
-    for place, height, number in zip(across, up, piece.tolist(), strict=True):
-        if math.isnan(height):
-            before = None
-            continue
-        begins = before != number or breaks is None
-        parts.append(f"{'M' if begins else 'L'}{place:g} {height:g}{'h0' if breaks is None else ''}")
-        before = number
-    return "".join(parts)
-
-
-def reading_data(chart: Chart) -> str:
-    """What the script needs to read a chart by pointer or keyboard; values are rounded to what one can see."""
-    first, last = _scale(chart, logarithmic=False).x
+def _reading_data(chart: Chart) -> str:
+    """Return what the script needs to read a chart by pointer or keyboard, rounded to what one can see."""
+    panel = _panel(chart, logarithmic=False)
     lines = []
     for line in chart.lines:
         curve = line.curve
         entry = {
-            **{language: html.unescape(name) for language, name in line.name.languages},
+            **{language: name.unescape() for language, name in line.name.languages},
             "x": _rounded(curve.x, 7),
             "y": _rounded(curve.y, 5),
             "t": np.round(curve.times).astype(np.int64).tolist(),
@@ -225,17 +336,8 @@ def reading_data(chart: Chart) -> str:
         if curve.mean is not None:
             entry["m"] = _rounded(curve.mean, 5)
         lines.append(entry)
-    described = {
-        "left": _FRAME.left,
-        "right": _FRAME.right,
-        "top": _FRAME.top,
-        "bottom": _FRAME.bottom,
-        "from": first,
-        "to": last,
-        "hours": chart.hours,
-        "share": chart.share,
-        "lines": lines,
-    }
+    places = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM, "from": panel.x.low, "to": panel.x.high}
+    described = {**places, "hours": chart.hours, "share": chart.share, "lines": lines}
     return json.dumps(described, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -248,18 +350,8 @@ def _value(value: float, share: bool) -> str:
 
 
 def _short(value: float) -> str:
-    """12,000 as 12k: there are a few of them below every chart."""
+    """Return 12,000 as 12k: several labels stand below every chart."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= 10 * size or (abs(value) >= size and value % (size / 10) == 0):
             return f"{value / size:g}{letter}"
     return f"{value:g}"
-
-
-def legend(names: Iterable[tuple[str, object]]) -> Html:
-    """A piece of line and its name, for each of the styles."""
-    entries = "".join(
-        f'<span class="key"><svg class="sample" viewBox="0 0 34 10" aria-hidden="true">'
-        f'<path class="curve mean {style}" d="M2 5H32"/></svg>{name}</span>'
-        for style, name in names
-    )
-    return Html(f'<p class="legend">{entries}</p>')

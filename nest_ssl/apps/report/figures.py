@@ -1,32 +1,50 @@
-"""The numbers that one compares runs by."""
+"""The key figures of runs, and which of them may be compared.
+
+Losses and accuracies are compared only between runs with the same task and the same data: a loss over 256 codes starts
+at log 256, one over 8192 at log 8192, and other masks, features or noise make the task easier or harder.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from nest_ssl.apps.report.comparable import Scope
+from nest_ssl.apps.report.configuration import changes
 from nest_ssl.apps.report.events import Series
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.status import Status
 
-# Logged numbers that "now" is the mean of: single batches differ by more than a day's progress. Of a short run only the
-# last part: its beginning would hide what it has learnt since.
+Scope = Literal["task", "training", "validation"]
+_DATA: dict[Scope, str | None] = {"task": None, "training": "train_ds", "validation": "validation_ds"}
+# Parts of `model` that may differ: how a model learns and how its data is loaded. All other parts change the task.
+_LEARNING = {
+    *("encoder", "decoder", "optim", "optim_param_groups", "numerics", "compile", "batch_norm_over_padding"),
+    *("spec_augment", "train_ds", "validation_ds", "test_ds", "target", "nemo_version"),
+}
+_TASK_WITHIN = ("model.encoder.subsampling_factor", "model.encoder.feat_in")  # they change what a target covers
+_LOADING = {
+    *("batch_size", "batch_duration", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
+    *("drop_last", "shuffle", "shuffle_n", "bucketing_strategy", "bucketing_batch_size", "use_bucketing"),
+    *("num_buckets", "bucket_buffer_size", "shuffle_buffer_size", "bucket_duration_bins"),
+}
+
+# The present value is the mean of the newest logged values, because single batches differ by more than a day's
+# progress; of a short run only of its last fifth, because its beginning would hide what it has learnt since.
 RECENT_POINTS = 50
 RECENT_PART = 5  # one in so many
-_COUNTED_WITH = "masked_share"  # logged at every step by the versions of nest_ssl that count, and by nobody else
+_COUNTED_WITH = "masked_share"  # versions of nest_ssl that log this at every step also log the counters
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One number; `kind` tells how people read it, `better` which way is good if either is.
+    """One key figure; `kind` says how it is printed, `better` which direction is good, if either is.
 
-    `value` is None where the run did not log it, and NaN where the newest of what it logged is not finite. `scope` is
-    what runs must have in common before one of them can be the better one.
+    `value` is None if the run did not log it, and NaN if its newest logged values are not finite. `scope` is what runs
+    must have in common before one of them can be the better one.
     """
 
     name: str
@@ -37,7 +55,7 @@ class Figure:
 
 
 def key_figures(run: Run, status: Status) -> list[Figure]:
-    """In the order of interest; None for what the run did not log."""
+    """Return the figures, the most important first."""
     get = run.history.get
     return [
         Figure("step", status.step, "count"),
@@ -58,7 +76,7 @@ def key_figures(run: Run, status: Status) -> list[Figure]:
 
 
 def best_value(figures: Sequence[Figure]) -> float | None:
-    """The best of one figure of several runs; None where none is better than another, or nobody can tell."""
+    """Return the best value of one figure of several runs; None if they are equal or neither direction is better."""
     values = [figure.value for figure in figures if figure.value is not None and math.isfinite(figure.value)]
     if len(set(values)) < 2 or not figures[0].better:
         return None
@@ -66,7 +84,7 @@ def best_value(figures: Sequence[Figure]) -> float | None:
 
 
 def recent(series: Series | None) -> float | None:
-    """The mean of the finite ones among the newest numbers: NaN if none of them is, whatever was before."""
+    """Return the mean of the newest values that are finite; NaN if none of them is."""
     if series is None or not len(series):
         return None
     newest = series.values[-min(RECENT_POINTS, max(1, len(series) // RECENT_PART)) :]
@@ -75,7 +93,7 @@ def recent(series: Series | None) -> float | None:
 
 
 def as_numbers(figures: list[Figure]) -> dict[str, Any]:
-    """For machines; counts are whole, and null is what was not logged or is not finite."""
+    """Return the figures for JSON: counts are integers, and None means not logged or not finite."""
     return {figure.name: _as_number(figure) for figure in figures}
 
 
@@ -86,14 +104,14 @@ def _as_number(figure: Figure) -> float | int | None:
 
 
 def _newest(series: Series | None) -> float | None:
-    """The newest number, NaN if it is not finite."""
+    """Return the newest value, NaN if it is not finite."""
     if series is None or not len(series):
         return None
     return series.last if math.isfinite(series.last) else math.nan
 
 
 def _of(series: Series | None, number: Callable[[Series], float]) -> float | None:
-    """Of the finite numbers, if there are any."""
+    """Apply a function to the finite values; None if there are none."""
     finite = None if series is None else series.finite
     return None if finite is None or not len(finite) else number(finite)
 
@@ -103,6 +121,44 @@ def _lowest(series: Series) -> float:
 
 
 def total_of(run: Run, counter: str) -> float | None:
-    """A counter that is logged only when it moves: 0 without a number, but None if the run logs no such counters."""
+    """Return a counter, which is logged only when it changes: 0 if it never was, None if the run logs no counters."""
     total = _of(run.history.get(counter), lambda of: of.last)
     return 0.0 if total is None and run.history.get(_COUNTED_WITH) is not None else total
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why some runs cannot be compared: keys in which they differ, or runs without a configuration."""
+
+    keys: tuple[str, ...]
+    unknown: tuple[str, ...]  # names of runs
+
+
+def obstacle(runs: Sequence[Run], scope: Scope) -> Obstacle | None:
+    """Return why losses and accuracies of these runs cannot be compared; None if they can."""
+    unknown = tuple(run.name for run in runs if run.setting("model.num_classes") is None)
+    known = [run for run in runs if run.name not in unknown]
+    differing = (change.key for run in known[1:] for change in changes(known[0].config, run.config))
+    keys = tuple(dict.fromkeys(key for key in differing if _matters(key, scope)))
+    return Obstacle(keys, unknown) if len(runs) > 1 and (keys or unknown) else None
+
+
+def groups_of_one_task(runs: Sequence[Run]) -> list[list[Run]]:
+    """Group the runs by task, in their order: the losses of one group fit into one chart."""
+    groups: list[list[Run]] = []
+    for run in runs:
+        fitting = next((group for group in groups if obstacle([group[0], run], "task") is None), None)
+        if fitting is None:
+            groups.append([run])
+        else:
+            fitting.append(run)
+    return groups
+
+
+def _matters(key: str, scope: Scope) -> bool:
+    node, part, name = [*key.split("."), "", ""][:3]
+    if node != "model":
+        return False
+    if part == _DATA[scope]:
+        return name not in _LOADING
+    return part not in _LEARNING or key in _TASK_WITHIN

@@ -1,4 +1,4 @@
-"""All that a report says of a run, each part read or computed once, when it is first asked for."""
+"""Everything that a report says about a run; each part is read or computed once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nest_ssl.apps.report.adjusted import adjustments_of, asked_for
+from nest_ssl.apps.report.configuration import Change, Preset, adjustments_of, asked_for, nearest_preset
 from nest_ssl.apps.report.data_sets import DataSet, data_sets
 from nest_ssl.apps.report.figures import Figure, as_numbers, key_figures
 from nest_ssl.apps.report.health import Health, Signs, health_of, signs_of
-from nest_ssl.apps.report.preset import Change, Preset, nearest_preset
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.samples import SampleSet, newest_samples
 from nest_ssl.apps.report.status import Status, status_of
@@ -22,7 +21,7 @@ from nest_ssl.errors import NestError
 
 @dataclass(frozen=True)
 class RunReport:
-    """A run with everything that is read from it once."""
+    """A run with what a report says about it."""
 
     run: Run
     now: float
@@ -50,7 +49,7 @@ class RunReport:
 
     @cached_property
     def samples(self) -> SampleSet | NestError | None:
-        """The newest, or why they cannot be read."""
+        """The newest samples, or why they cannot be read."""
         try:
             return newest_samples(self.run.folder)
         except NestError as error:
@@ -58,16 +57,16 @@ class RunReport:
 
     @cached_property
     def adjusted(self) -> dict[str, Adjustment]:
-        """By key."""
+        """What the machine adjusted, by key."""
         return adjustments_of(self.run)
 
     @cached_property
     def preset(self) -> tuple[Preset, list[Change]] | None:
-        """The nearest to what was asked for, and what was changed in it: by somebody, not by the machine."""
+        """The nearest preset, and what the user changed in it; what the machine adjusted does not count."""
         return nearest_preset(asked_for(self.run.config, self.adjusted), list(self.presets))
 
     def as_dict(self) -> dict[str, Any]:
-        """Key figures and verdict, for machines."""
+        """Return key figures and verdict for JSON."""
         status, health = self.status, self.health
         findings = [{"state": of.state, "finding": of.key, **of.values} for of in health.findings]
         return {
@@ -84,6 +83,6 @@ class RunReport:
 
 
 def gather(runs: Sequence[Run], presets: Sequence[Preset]) -> list[RunReport]:
-    """All of them at one moment."""
+    """Return the reports of these runs, as of now."""
     now = time.time()
     return [RunReport(run, now, presets) for run in runs]

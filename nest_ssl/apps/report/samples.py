@@ -1,4 +1,4 @@
-"""What the model heard and was asked at a validation: `samples/step-*.npz`, as sound and pictures for a page."""
+"""The utterances of a validation that a run kept in `samples/step-*.npz`, as sound and pictures for a page."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import soundfile
+from markupsafe import Markup
 
+from nest_ssl.apps.pages.charts import Axis, Panel, svg
 from nest_ssl.apps.report.foreign import open_inside
+from nest_ssl.apps.report.texts import words
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.training.callbacks.pictures import loudness_colours, loudness_levels, token_colours
 
@@ -26,6 +29,9 @@ SAMPLES = "samples/step-*.npz"
 _LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
 _MOST_SAMPLES = 16
 _HIGHEST_RATE = 10**6  # Hz
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 948.0, 8.0, 168.0  # of the spectrogram on the page
+_ROWS = {"row_targets": 178.0, "row_predicted": 198.0, "row_scored": 218.0}  # strips below it, and where they begin
+_ROW_HEIGHT = 14.0
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Sample:
 
     @property
     def correct(self) -> np.ndarray:
-        """Of the frames that the loss uses, those whose tokens are all right: (U,)."""
+        """The frames that the loss uses and whose tokens are all right: (U,)."""
         return self.scored & (self.targets == self.predicted).all(axis=1)
 
 
@@ -65,7 +71,7 @@ class SampleSet:
 
 
 def newest_samples(folder: Path) -> SampleSet | None:
-    """Those of the newest validation; None if the run keeps none."""
+    """Read the samples of the newest validation; None if the run keeps none."""
     files = {int(found[1]): path for path in folder.glob(SAMPLES) if (found := re.search(r"(\d+)\.npz$", path.name))}
     if not files:
         return None
@@ -74,18 +80,18 @@ def newest_samples(folder: Path) -> SampleSet | None:
         try:
             with zipfile.ZipFile(file) as archive:
                 return SampleSet(step, list(_samples(_Arrays(archive))))
-        except Exception as error:  # bytes that are damaged on purpose can raise anything
+        except Exception as error:  # a damaged file can raise anything
             raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
 
 
 def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
-    """Signals as addresses of 16-bit WAV files; all are made quieter together if one of them would be clipped."""
+    """Return signals as data URLs of 16-bit WAV files; if one would clip, all of them are made quieter."""
     loudest = max((float(np.abs(signal).max()) for signal in signals if len(signal)), default=0.0)
     return [_wav(signal / max(loudest, 1.0), sample_rate) for signal in signals]
 
 
 def spectrogram(features: np.ndarray) -> str:
-    """(D, T) as the address of a PNG picture, low frequencies at the bottom."""
+    """Return features (D, T) as the data URL of a PNG file, low frequencies at the bottom."""
     from PIL import Image
 
     image = Image.fromarray(np.ascontiguousarray(loudness_levels(features)), mode="P")
@@ -94,7 +100,7 @@ def spectrogram(features: np.ndarray) -> str:
 
 
 def token_strip(tokens: np.ndarray) -> str:
-    """(U, K) as the address of a PNG picture: one colour a code, one row a book; nothing where the token is -1."""
+    """Return tokens (U, K) as the data URL of a PNG file: a colour for each code, a row for each codebook."""
     from PIL import Image
 
     opaque = np.where(tokens < 0, 0, 255).astype(np.uint8)
@@ -102,14 +108,47 @@ def token_strip(tokens: np.ndarray) -> str:
     return _png(Image.fromarray(np.ascontiguousarray(pixels)))
 
 
+def utterance_chart(sample: Sample, caption: str) -> Markup:
+    """Draw the spectrogram with its mask, and the tokens below it on the same time axis."""
+    frames = max(sample.features.shape[1], 1)
+    panel = Panel(Axis(0, frames, _LEFT, _RIGHT), Axis(0, 1, _BOTTOM, _TOP))
+    stripes = Markup(
+        '<pattern id="{}-stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        '<rect class="veil" width="6" height="6"/><path class="stripe" d="M0 0V6"/></pattern>'
+    )
+    panel.draw("defs", stripes.format(caption))
+    panel.picture(spectrogram(sample.features), (_LEFT, _RIGHT), (_TOP, _BOTTOM))
+
+    def box(start: int, end: int, top: float, height: float, **look: str) -> None:
+        left, right = (panel.x.place(min(frame, frames)) for frame in (start, end))
+        panel.draw("rect", **look, x=left, y=top, width=right - left, height=height)
+
+    for start, end in runs(sample.mask):
+        box(start, end, _TOP, _BOTTOM - _TOP, fill=f"url(#{caption}-stripes)")
+    per_token = sample.frames_per_token
+    strip = panel.x.place(min(len(sample.targets) * per_token, frames))
+    for (key, y), tokens in zip(_ROWS.items(), (sample.targets, sample.predicted, None), strict=True):
+        panel.text(words(key), _LEFT - 8, y + 11, "end")
+        if tokens is not None and len(tokens):
+            panel.picture(token_strip(tokens), (_LEFT, strip), (y, y + _ROW_HEIGHT))
+    for style, flags in (("right", sample.correct), ("wrong", sample.scored & ~sample.correct)):
+        for start, end in runs(flags):
+            box(start * per_token, end * per_token, _ROWS["row_scored"], _ROW_HEIGHT, style=style)
+    seconds = Axis(0, max(sample.seconds, 0.1), _LEFT, _RIGHT)
+    for value in seconds.ticks(10):
+        panel.text(f"{value:g}", seconds.place(value), 250, "middle")
+    panel.text(words("axis_seconds"), _LEFT - 12, 250, "end")
+    return svg(960, 258, caption, panel, style="wide")
+
+
 def runs(flags: np.ndarray) -> list[tuple[int, int]]:
-    """Where flags are set, as [start, end)."""
+    """Return where flags are set, as [start, end)."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
 class _Arrays:
-    """The arrays of an `.npz` file, each looked at before it is read: how large it says to be, and how large it is."""
+    """The arrays of an `.npz` file; the size that each header claims is checked before the array is read."""
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive

@@ -1,11 +1,13 @@
-"""The words of a run's report, in English and Chinese, and numbers as people read them."""
+"""The texts of a run's report in English and Chinese, and numbers for people."""
 
 from __future__ import annotations
 
 import math
 import time
 
-from nest_ssl.apps.pages.text import Html, Phrases, Words, escaped
+from markupsafe import Markup
+
+from nest_ssl.apps.pages.text import Phrases, Words
 
 TEXTS: dict[str, tuple[str, str]] = {
     "title": ("Training run", "训练运行"),
@@ -180,6 +182,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "level_targets": ("least for targets: √V = {value}", "目标的下限：√V = {value}"),
     "level_predictions": ("half of the best predictions: {value}", "预测最佳值的一半：{value}"),
     "level_idle": ("least for targets since the start: {value}", "目标累计的下限：{value}"),
+    "of_run": ("{run} {name}", "{run} {name}"),
     "level_of_run": ("{level} ({run})", "{level}（{run}）"),
     "logarithmic": ("logarithmic", "对数坐标"),
     "axis_steps": ("steps", "步"),
@@ -218,8 +221,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "set_train": ("Training set", "训练集"),
     "set_validation": ("Validation set", "验证集"),
     "set_caption": (
-        "{name}: {count:utterance}, {hours} hours. Median {median} s, longest {longest} s.",
-        "{name}：{count} 条，{hours} 小时。中位数 {median} 秒，最长 {longest} 秒。",
+        "<strong>{name}</strong>: {count:utterance}, {hours} hours. Median {median} s, longest {longest} s.",
+        "<strong>{name}</strong>：{count} 条，{hours} 小时。中位数 {median} 秒，最长 {longest} 秒。",
     ),
     "set_outside": (
         "{count:utterance} shorter than {low} s or longer than {high} s: left out of training (pale).",
@@ -335,9 +338,9 @@ TEXTS: dict[str, tuple[str, str]] = {
 words = Phrases(TEXTS)
 
 
-def number(value: float) -> Html:
-    """Four digits, within which no line may end."""
-    return Html(f'<span class="number">{plain_number(value)}</span>')
+def number(value: float) -> Markup:
+    """Return a number of four digits, in which no line may end."""
+    return _unbroken(plain_number(value))
 
 
 def plain_number(value: float) -> str:
@@ -347,8 +350,8 @@ def plain_number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def share(value: float) -> Html:
-    return Html(f'<span class="number">{value * 100:.3g}%</span>')
+def share(value: float) -> Markup:
+    return _unbroken(f"{value * 100:.3g}%")
 
 
 def span(seconds: float) -> Words:
@@ -365,9 +368,13 @@ def span(seconds: float) -> Words:
         parts = [(total, "s", "秒")]
     english = " ".join(f"{count} {unit}" for count, unit, _ in parts)
     chinese = "".join(f"{count} {unit}" for count, _, unit in parts)
-    return Words(Html(f'<span class="number">{english}</span>'), Html(f'<span class="number">{chinese}</span>'))
+    return Words(_unbroken(english), _unbroken(chinese))
 
 
-def moment(seconds: float) -> Html:
-    """A date and time of this machine."""
-    return escaped(time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds)))
+def moment(seconds: float) -> str:
+    """Return a date and time in this machine's time zone."""
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _unbroken(text: str) -> Markup:
+    return Markup('<span class="number">{}</span>').format(text)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.report.adjusted import REASONS, adjustments_of, asked_for
-from nest_ssl.apps.report.preset import Preset, shipped_presets
+from nest_ssl.apps.report.configuration import REASONS, Preset, adjustments_of, asked_for, shipped_presets
 from nest_ssl.apps.report.run import Run, open_runs
 from nest_ssl.config.machine import Adjustment, Machine, adjust
 from nest_ssl.data.dummy import make_dummy_corpus

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nest_ssl.apps.report.charts import Chart, Line, curve_chart
+from nest_ssl.apps.report.charts import Chart, Line, curve_chart, levels_of
 from nest_ssl.apps.report.curves import Curve
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import health_of
-from nest_ssl.apps.report.levels import levels_of
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
 from nest_ssl.apps.report.texts import words

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from nest_ssl.apps.pages.page import templates
+from nest_ssl.apps.report.configuration import Preset
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import Finding, Health
-from nest_ssl.apps.report.overview import findings_list
-from nest_ssl.apps.report.page import render
-from nest_ssl.apps.report.preset import Preset
+from nest_ssl.apps.report.page import FOLDER, render
 from nest_ssl.apps.report.run import open_runs
 from nest_ssl.apps.report.texts import TEXTS, plain_number, span
 from tests.apps.report.example_runs import CONFIG, training, write_events, write_run, write_samples
@@ -276,8 +276,9 @@ def test_numbers_are_short(value: float, shown: str) -> None:
 def test_what_holds_for_several_code_books_is_said_once() -> None:
     values = {"perplexity": 80.0, "codes": 256.0}
     books = [Finding("good", "varied_targets", {"book": float(number), **values}) for number in range(3)]
-    listed = findings_list(Health(tuple(books)))
+    findings = templates(FOLDER).get_template("sections.html").module.findings
+    listed = findings(Health(tuple(books)))
     assert listed.count("<li") == 1
     assert "Code book 0" in listed
     assert "2 other code books likewise." in listed
-    assert "likewise" not in findings_list(Health(tuple(books[:1])))
+    assert "likewise" not in findings(Health(tuple(books[:1])))

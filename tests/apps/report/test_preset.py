@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.apps.report.preset import ABSENT, Change, Preset, changes, nearest_preset, shipped_presets
+from nest_ssl.apps.report.configuration import ABSENT, Change, Preset, changes, nearest_preset, shipped_presets
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from tests.apps.report.conftest import ROOT
