@@ -1,6 +1,6 @@
 """Train for hours, and check that memory, open files and processes do not grow: `python start.py soak --hours 2`
 
-The demonstration's model, with loader processes that are made anew every epoch, noise, validations and checkpoints.
+The demonstration's model, with loader processes that are restarted every epoch, noise, validations and checkpoints.
 Looks into /proc, so on Linux only. Counts at the end of each epoch (soak_run.py): only then every batch was consumed,
 and the count does not depend on how busy the machine is.
 """

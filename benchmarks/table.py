@@ -20,7 +20,7 @@ TITLES = {
     "unpadded-large": "Large, clips of 10 s, no padding",
     "unpadded-small": "Small, clips of 10 s, no padding",
 }
-COSTS = {  # measurement: what it tells, metric, unit
+COSTS = {  # measurement: heading, metric, unit
     "first-step": ("from the start to the first training step", "first_step_seconds", "s"),
     "data": ("data, with noise: items a second", "items_per_second", "/s"),
     "memory": ("peak memory on the same batch", "peak_gigabytes", "GB"),
@@ -58,7 +58,7 @@ class Goal:
     measurement: str
     metric: str
     side: str
-    against: str | None  # None: the number is compared as it is
+    against: str | None  # None: the number itself is compared
     least: float | None = None
     most: float | None = None
 
@@ -119,7 +119,7 @@ def _page(results: Results) -> Iterator[str]:
 
 
 def _blanks(about: dict[str, str]) -> dict[str, str]:
-    """What the text above leaves open; a question mark for what nobody has said."""
+    """Return the values for the text above; a question mark for those that are unknown."""
     names = ("processor", "cores", "system", "python", "torch", "corpus", "workers", "batch to 60")
     return {name.replace(" ", "_"): about.get(name, "?") for name in names}
 

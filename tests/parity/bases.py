@@ -1,4 +1,4 @@
-"""What variants start from: the shipped configuration on small corpora, whole or made small."""
+"""The bases of the variants: the shipped configuration on small corpora, at full size or reduced."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ BASES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One short training run: what it starts from, the changes that make it, and how long it lasts."""
+    """One short training run: its base, its changes to it, and its number of steps."""
 
     base: str
     changes: tuple[str, ...] = ()
     steps: int = 2
-    resumed_after: int | None = None  # steps, then a checkpoint, from which a new trainer and model go on
+    resumed_after: int | None = None  # steps, then a checkpoint, from which a new trainer and model continue
 
     def overrides(self, dummy: Path, mixed: Path) -> list[str]:
-        """All changes to the configuration file, the corpora put in; later ones win."""
+        """Return all changes to the configuration file, with the paths of the corpora; later ones win."""
         return [
             change.replace("{dummy}", dummy.as_posix()).replace("{mixed}", mixed.as_posix())
             for change in (*CORPUS, *BASES[self.base], *self.changes)
@@ -69,10 +69,10 @@ class Variant:
 
 
 def tiny(*changes: str, steps: int = 2) -> Variant:
-    """A variant of a model so small that its run takes about a second."""
+    """Return a variant with a model so small that its run takes about a second."""
     return Variant("tiny", changes, steps)
 
 
 def mixed(*changes: str, steps: int = 3) -> Variant:
-    """The same on files of many rates, depths and channel counts."""
+    """Return the same on files with many sample rates, bit depths and channel counts."""
     return Variant("tiny-mixed", changes, steps)

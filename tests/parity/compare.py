@@ -2,8 +2,7 @@
 
     python -m tests.parity.compare THEIRS.pt OURS.pt
 
-Equal means equal to the last bit. The first difference named is the first stage to look at: what follows it may
-only be its consequence.
+Equal means equal to the last bit. Look at the first difference first: the later ones may only be its consequences.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ def _compare(stage: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> 
 
 
 def _tensor(value: Any) -> Any:
-    """Return a number as a tensor without loss, anything else as it is."""
+    """Return a number as an equal tensor, and anything else unchanged."""
     if isinstance(value, int | float):
         return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
     return value

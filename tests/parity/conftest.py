@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Refuse a table that could not be complete or written, before minutes are spent on it."""
+    """Refuse a table that would be incomplete or cannot be written, before anything is trained."""
     matrix = session.config.getoption("matrix")
     if matrix is None:
         return
@@ -42,13 +42,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def nemo() -> str:
-    """The interpreter that has NeMo 3.0.0, whose numbers are the ones to match."""
+    """The interpreter with NeMo 3.0.0, whose numbers ours must equal."""
     return _interpreter_from("NEST_NEMO_PYTHON")
 
 
 @pytest.fixture(scope="session")
 def nemo_273() -> str:
-    """The interpreter that has NeMo 2.7.3, an older release: its archives and recordings have to be read too."""
+    """The interpreter with NeMo 2.7.3, an older release whose archives and recordings must be readable too."""
     return _interpreter_from("NEST_NEMO_273_PYTHON")
 
 
@@ -63,7 +63,7 @@ def _interpreter_from(variable: str) -> str:
 def recordings(
     request: pytest.FixtureRequest, nemo: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Path]]:
-    """The folder of recordings of each implementation; both are recorded at once."""
+    """The folder of recordings of each implementation; both are recorded at the same time."""
     folder = tmp_path_factory.mktemp("parity")
     plan = folder / "plan.json"
     plan.write_text(json.dumps(_plan(request.session, folder)), encoding="utf-8")
@@ -81,13 +81,13 @@ def recordings(
 
 
 def _selected(session: pytest.Session) -> set[str]:
-    """The variants whose tests were selected."""
+    """Return the variants whose tests were selected."""
     callspecs = [getattr(item, "callspec", None) for item in session.items]
     return {spec.params["variant"] for spec in callspecs if spec is not None and "variant" in spec.params}
 
 
 def _plan(session: pytest.Session, folder: Path) -> dict[str, object]:
-    """What to record: the variants whose tests were selected, on corpora made here."""
+    """Return the plan of a recording: the variants whose tests were selected, on corpora made here."""
     make_dummy_corpus(folder / "dummy")
     make_mixed_corpus(folder / "mixed")
     make_tarred_corpora(folder / "dummy")
@@ -111,7 +111,7 @@ def _plan(session: pytest.Session, folder: Path) -> dict[str, object]:
 
 
 def _record(python: str, implementation: str, plan: Path, output: Path) -> Path:
-    """Run record.py in the environment that has this implementation."""
+    """Run record.py in the environment of this implementation."""
     path = {"PYTHONPATH": str(ROOT) if implementation == "nest_ssl" else ""}
     finished = subprocess.run(
         [python, str(RECORD), implementation, str(plan), str(output)],

@@ -53,7 +53,7 @@ def _features(**options: object) -> Variant:
 
 
 def _lhotse(*changes: str, base: str = "tiny", steps: int = 5) -> Variant:
-    """Batches by seconds from buckets, in an order that a seed decides, which is not what NeMo does by itself."""
+    """Batches by seconds from buckets, in an order that the seed decides; NeMo does not do so by default."""
     by_seed = (
         "use_lhotse=true",
         "batch_size=null",

@@ -1,4 +1,4 @@
-"""The table of docs/parity.md: one row a variant, made from the recordings of both sides and from nothing else."""
+"""Write the table of docs/parity.md, with one row per variant, from the recordings of both sides."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IMPLEMENTATIONS = ("nemo", "nest_ssl")
 
 @dataclass(frozen=True)
 class Row:
-    """One variant and what became of it on both sides."""
+    """One variant and its results on both sides."""
 
     name: str
     variant: Variant
@@ -53,7 +53,7 @@ def row(name: str, variant: Variant, recordings: Mapping[str, Path]) -> Row:
 
 
 def lines(rows: Mapping[str, Row], environments: Mapping[str, Mapping[str, str]], language: Language) -> Iterator[str]:
-    """The page, line by line."""
+    """Yield the lines of the page."""
     comparisons = [row.comparison for row in rows.values()]
     verdict = language.verdict.format(
         rows=len(rows),
@@ -92,19 +92,19 @@ def _table_row(row: Row, language: Language) -> str:
 
 
 def _in_code(changes: tuple[str, ...]) -> str:
-    """Changes as on the command line, without what all have in common."""
+    """Return changes as on the command line, without the common prefix."""
     return " ".join(f"`{change.replace('model.', '', 1)}`" for change in changes)
 
 
 def result(recording: Mapping[str, Any]) -> str:
-    """The last loss and the digest; or why there is none."""
+    """Return the last loss and the digest, or the error."""
     if "error" in recording:
         return str(recording["error"]).splitlines()[0]
     return f"{recording['steps'][-1]['loss']:.6f} `{digest(recording)}`"
 
 
 def digest(recording: Mapping[str, Any]) -> str:
-    """The same for two recordings exactly when `compare` finds no difference between them."""
+    """Return a digest that is equal for two recordings if and only if `compare` finds no difference."""
     stages = {name: value for name, value in recording.items() if name != "seconds"}
     summed = hashlib.sha256()
     for piece in _pieces(stages):
@@ -113,7 +113,7 @@ def digest(recording: Mapping[str, Any]) -> str:
 
 
 def _pieces(value: Any) -> Iterator[bytes]:
-    """All values under their names, whatever the order in which they were recorded."""
+    """Yield all values with their names, in an order that does not depend on the recording."""
     if isinstance(value, Mapping):
         for name in sorted(value):
             if name != "loss" or not _of_empty_batch(value[name]):

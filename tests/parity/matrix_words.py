@@ -1,4 +1,4 @@
-"""The words of docs/parity.md in two languages; `{}` is where figures go."""
+"""The texts of docs/parity.md in two languages; `{}` stands for figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.parity.variants import GROUPS
 
 @dataclass(frozen=True)
 class Language:
-    """What the page says besides the figures."""
+    """The texts of the page in one language."""
 
     title: str
     verdict: str

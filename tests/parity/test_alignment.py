@@ -31,7 +31,7 @@ SCRIPT = "masked_token_pred_pretrain_with_saver.py"
 
 
 def run(command: list[str], cwd: Path, expected: int = 0) -> str:
-    """What a command prints, once it has left with the expected code."""
+    """Run a command, check its exit code, and return what it printed."""
     done = subprocess.run(
         command,
         cwd=cwd,

@@ -49,7 +49,7 @@ def exchange(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     convert(folder / "ours.safetensors", folder / "via_safetensors.nemo")
     finished = subprocess.run([python, str(SCRIPT), str(folder)], capture_output=True, text=True, errors="replace")
     assert finished.returncode == 0, finished.stderr[-2000:]
-    shutil.rmtree(folder / "dummy")  # nobody needs the data of a model to restore it
+    shutil.rmtree(folder / "dummy")  # a model is restored without its data
     return Exchange(model, folder, speech, torch.load(folder / "nemo.pt", weights_only=True))
 
 

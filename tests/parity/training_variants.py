@@ -6,7 +6,7 @@ from tests.parity.bases import Variant, tiny
 
 
 def _optimizer(name: str, **options: object) -> Variant:
-    """An optimiser by itself: no schedule, none of AdamW's options."""
+    """An optimiser alone: no schedule, none of AdamW's options."""
     return tiny(
         "model.train_ds.noise_manifest=null",
         "~model.optim",

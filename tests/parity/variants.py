@@ -1,8 +1,8 @@
-"""What the two implementations are trained on side by side: each variant is its changes to one of bases.py.
+"""All variants that both implementations train: each is a base of bases.py with some changes.
 
-What NeMo 3.0.0 itself cannot run is not here: `vggnet`, sub-sampling by `conv1d` or without chunking,
-`causal_downsampling`, `post_conv` masking, the quantizer's cosine distance, `pad_to: 0`, no window. Nor is what no seed
-governs: `nb_augmentation_prob`.
+NeMo 3.0.0 cannot run the following, so they are not here: `vggnet`, sub-sampling by `conv1d` or without chunking,
+`causal_downsampling`, `post_conv` masking, the quantizer's cosine distance, `pad_to: 0`, no window. Nor is
+`nb_augmentation_prob`, whose random numbers no seed controls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.parity.training_variants import OPTIMIZERS, PRECISION, SCHEDULES, TRA
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
 SEED = 1234
-AGAIN = "@again"  # ends the name under which an early variant is recorded once more, after all others
+AGAIN = "@again"  # suffix of the variant that is recorded a second time, after all others
 
 WHOLE_MODELS = {
     "default_60_steps": Variant("shrunk", steps=60),

@@ -13,7 +13,7 @@ import sys
 def main() -> None:
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
     from omegaconf import OmegaConf
-    from recorder import structure_of  # it lies beside this file, which runs as a script
+    from recorder import structure_of  # in the folder of this file, which runs as a script
 
     _leave_memory_untouched()
     models = []

@@ -161,7 +161,7 @@ def _enough(taken: list[float]) -> bool:
 
 
 class TrialError(NestError):
-    """A step failed, so the trial cannot go on; the other checks stay valid."""
+    """A step failed, so the trial ends; the other checks stay valid."""
 
 
 class StartError(TrialError):

@@ -52,5 +52,5 @@ def recorded(record: Callable[..., Path], tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def copied(recorded: Path, tmp_path: Path) -> Path:
-    """The same in a folder of one's own."""
+    """A copy of it, which a test may change."""
     return Path(shutil.copytree(recorded, tmp_path / "copy"))

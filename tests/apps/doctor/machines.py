@@ -1,4 +1,4 @@
-"""Machines that nobody here has, described by data."""
+"""Machines that the tests do not run on, described by facts."""
 
 from __future__ import annotations
 

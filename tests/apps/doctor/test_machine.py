@@ -1,4 +1,4 @@
-"""What is said of machines that nobody here has."""
+"""The checks of machines that the tests do not run on."""
 
 from __future__ import annotations
 

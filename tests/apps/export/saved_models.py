@@ -21,7 +21,7 @@ def small_model(*overrides: str) -> EncDecDenoiseMaskedTokenPredModel:
 
 
 def checkpoint_of(model: EncDecDenoiseMaskedTokenPredModel, path: Path) -> Path:
-    """What Lightning saves while it trains, as far as it is read here."""
+    """The part of a Lightning checkpoint that is read here."""
     callbacks = {"RunCheckpoint": {"monitor": "val_loss", "current_score": torch.tensor(3.25)}, "Other": {"count": 1}}
     content = {"state_dict": model.state_dict(), "hyper_parameters": {"cfg": model.settings}}
     torch.save({**content, "global_step": 1200, "epoch": 6, "callbacks": callbacks}, path)

@@ -1,4 +1,4 @@
-"""Features on the disk: one file an utterance, an index, and a second run that goes on."""
+"""Features on the disk: one file per utterance, an index, and a second run that continues the first."""
 
 from __future__ import annotations
 
