@@ -1,4 +1,4 @@
-"""Several datasets as one stream, in shares that a sampling technique decides."""
+"""Several datasets as one stream; a sampling technique decides which one is next."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import torch
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.loading.random_states import numpy_state, set_numpy_state
-from nest_ssl.data.loading.stream import Place, Stream, this_worker
+from nest_ssl.data.loading.stream import Position, Stream, this_worker
 
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
 SAMPLING_TECHNIQUES: tuple[str, ...] = get_args(SamplingTechnique)
 
 
 class ConcatDataset(Stream):
-    """An endless supply from each dataset, drawn in turn (`round-robin`), by given probabilities (`random`), or by
-    size raised to 1/temperature (`temperature`); an epoch has as many items as the datasets together, times the scale.
+    """Items of several datasets, each of which is repeated without end.
 
-    Each rank owns a contiguous part of every dataset, each worker process every n-th item of that part. Without a
-    seed the draws follow the run's own seed, so that a run can be repeated (NeMo takes one from the operating system).
+    The next dataset is chosen in turn (`round-robin`), by given probabilities (`random`), or by size raised to
+    1/temperature (`temperature`). An epoch has as many items as the datasets together, times `sampling_scale`.
+    Each rank reads a contiguous part of every dataset, each worker every n-th item of that part. Without a seed, the
+    seed of the run is used, so that a run can be repeated (NeMo takes one from the operating system).
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class ConcatDataset(Stream):
         self.global_rank = global_rank
         self.world_size = world_size
         self.length = int(sum(len(dataset) // world_size for dataset in datasets) * sampling_scale)
-        self._remaining = 0  # items of the latest one
+        self._remaining = 0  # items of the latest iteration
         self._choices = Choices(len(datasets), None, 0)
         self._supplies: list[_Supply] = []
 
@@ -55,7 +56,7 @@ class ConcatDataset(Stream):
         return self.length
 
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
-        """A batch of items, mixed with noise (NeMo forgets the augmentor here)."""
+        """Return a batch of items, mixed with noise (NeMo drops the augmentor here)."""
         return self.datasets[0].collate_fn(items)
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
@@ -66,7 +67,7 @@ class ConcatDataset(Stream):
             return
         how = (self.sampling_technique, sizes, self.sampling_temperature, self.sampling_probabilities)
         probabilities = choice_probabilities(*how)
-        if probabilities is not None and not np.dot(sizes, probabilities):  # nothing that can be chosen
+        if probabilities is not None and not np.dot(sizes, probabilities):  # only empty datasets can be chosen
             return
         start = self._take_start()
         if start is None:
@@ -82,22 +83,22 @@ class ConcatDataset(Stream):
         while self._remaining:
             choice = self._choices.next()
             index = self._supplies[choice].next()
-            if index is None:  # exhausted: start over, at this dataset's next turn
+            if index is None:  # exhausted: repeat it, from its next turn on
                 self._supplies[choice] = _Supply(shares[choice], self.shuffle)
             else:
                 item = self.datasets[choice][index]
                 self._remaining -= 1
                 yield item
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         return {
             "remaining": self._remaining,
-            "choices": self._choices.place(),
-            "supplies": [supply.place() for supply in self._supplies],
+            "choices": self._choices.position(),
+            "supplies": [supply.position() for supply in self._supplies],
         }
 
     def _share(self, size: int, worker_id: int, num_workers: int) -> range:
-        """The indices of one dataset that this worker of this rank reads; the last rank takes what is left over."""
+        """Return the indices of one dataset that this worker reads; the last rank also reads the remainder."""
         start = size // self.world_size * self.global_rank
         end = size if self.global_rank == self.world_size - 1 else start + size // self.world_size
         return range(start + worker_id, end, num_workers)
@@ -106,7 +107,7 @@ class ConcatDataset(Stream):
 def choice_probabilities(
     technique: SamplingTechnique, sizes: Sequence[int], temperature: float, given: Sequence[float] | None
 ) -> np.ndarray | None:
-    """Of each of several sets to be chosen; None: they take turns."""
+    """Return the probability of each set to be chosen next; None: they take turns."""
     if technique == "round-robin":
         return None
     if technique == "random":
@@ -116,9 +117,9 @@ def choice_probabilities(
 
 
 class Choices:
-    """Which set is next: in turn or, with probabilities, drawn from a generator of its own.
+    """Choose the next set: in turn or, with probabilities, by a generator of its own.
 
-    Its place is the seed and how many choices were made: each takes one number of the generator.
+    Its position is the seed and the number of choices made: each choice draws one number.
     """
 
     def __init__(self, count: int, probabilities: np.ndarray | None, seed: int, made: int = 0) -> None:
@@ -135,28 +136,28 @@ class Choices:
             return (self.made - 1) % self.count
         return int(self.generator.choice(self.count, p=self.probabilities))
 
-    def place(self) -> list[int]:
+    def position(self) -> list[int]:
         return [self.seed, self.made]
 
 
 def seed_of_choices(seed: int | None) -> int:
-    """The given one, or one that follows the run's, so that a run can be repeated."""
+    """Return the given seed, or one derived from the seed of the run, so that a run can be repeated."""
     return torch.initial_seed() % 2**32 if seed is None else seed
 
 
 class _Supply:
-    """One pass over a share, in an order that is drawn from NumPy's global generator when it is made.
+    """One pass over a share, in an order that NumPy's global generator draws at construction.
 
-    `place` is another supply's: its order, drawn once more from the state that it was drawn from, and what is left.
+    With `position`, it continues another pass: the order is drawn again from the state that it was drawn from.
     """
 
-    def __init__(self, share: range, shuffle: bool, place: Sequence[Any] | None = None) -> None:
+    def __init__(self, share: range, shuffle: bool, position: Sequence[Any] | None = None) -> None:
         self.share = share
         self.used: int
         self.drawn_from: Sequence[Any]
-        self.used, self.drawn_from = (0, numpy_state()) if place is None else place
+        self.used, self.drawn_from = (0, numpy_state()) if position is None else position
         self.order = np.arange(len(share))
-        if shuffle and place is None:
+        if shuffle and position is None:
             np.random.shuffle(self.order)  # noqa: NPY002 - NeMo's stream
         elif shuffle:
             generator = np.random.RandomState()
@@ -164,11 +165,11 @@ class _Supply:
             generator.shuffle(self.order)
 
     def next(self) -> int | None:
-        """An index of the dataset; None when all have been used."""
+        """Return the next index of the dataset; None when all are used."""
         if self.used == len(self.order):
             return None
         self.used += 1
         return self.share[self.order[self.used - 1]]
 
-    def place(self) -> list[Any]:
+    def position(self) -> list[Any]:
         return [self.used, self.drawn_from]

@@ -153,7 +153,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
         path.unlink()
     ranks = run(tmp_path, [*words, *after, "trainer.max_steps=-1", "trainer.max_epochs=2"])
     assert len(ranks) == (2 if after else 1)
-    assert "with what is left of its epoch, but with other random numbers" in (tmp_path / "log.txt").read_text()
+    assert "with the rest of its epoch, but with other random numbers" in (tmp_path / "log.txt").read_text()
     both = [index for record in (*first, *ranks) for index in seen(record, 0)]
     assert len(set(range(11)) - {*both}) <= 1  # of a batch that is not full
     assert len(both) - len({*both}) <= 1  # to give both processes as many

@@ -10,7 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any, TypeVar
 
-from nest_ssl.data.loading.worker_signals import release_signals, signals_held_back
+from nest_ssl.data.loading.workers import release_signals, signals_held_back
 from nest_ssl.errors import NestError
 
 _AHEAD = 4  # pieces of each process

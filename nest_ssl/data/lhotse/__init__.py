@@ -1,1 +1,1 @@
-"""lhotse as the data engine."""
+"""Data loading by lhotse (`use_lhotse: true`)."""

@@ -1,7 +1,7 @@
-"""Batches of cuts: lhotse's samplers put them together, here they become audio with noise.
+"""Batches of cuts: lhotse's samplers choose the cuts, this file reads their audio and adds noise.
 
-Where a cut only names its file, one sampler in the training process deals its batches to the loader's processes. Where
-reading a cut reads its audio (Shar), every loader process has a sampler of its own and is a stream. Both as in NeMo.
+If a cut only names its file, one sampler in the main process sends its batches to the workers. If reading a cut also
+reads its audio (Shar), every worker has its own sampler and is a stream. Both are NeMo's way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor,
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
 from nest_ssl.data.lhotse.cut_sets import Cut, CutSource
 from nest_ssl.data.lhotse.manifest_cuts import entry_of, error_of, lhotse_reason
-from nest_ssl.data.loading.stream import Place, Stream
+from nest_ssl.data.loading.stream import Position, Stream
 from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.data.noise import sample_noise
 from nest_ssl.data.problems import (
@@ -46,22 +46,21 @@ log = logging.getLogger(__name__)
 
 Cuts = Sequence[Cut]
 _SECONDS_BETWEEN_REPORTS = 10
-_SPARES = 20  # they are sent with every batch; as many batches in a row without a usable cut mean a wrong folder
+_SPARES = 20  # sent with every batch; so many batches in a row without a usable cut mean a wrong folder
 
 
 class BatchOfCuts(NamedTuple):
-    """What is to be a batch, and cuts of others that may stand in if none of its own can be used."""
+    """The cuts of a batch, and cuts of other batches that replace them if none can be used."""
 
     cuts: Cuts
     spares: tuple[Cut, ...]
 
 
 class CutNoiseDataset(Dataset[AudioNoiseBatch]):
-    """Asked with the cuts of a batch, it gives the batch: their audio, padded, and noise of the padded length for each.
+    """A dataset whose index is the cuts of a batch: it returns their padded audio, each with noise of that length.
 
-    Audio is decoded by our own reader (`lhotse_readers.py`) and resampled by lhotse. What is wrong with it is treated
-    as `unreadable_audio` and `suspicious_audio` say, as for any other data: see `AudioNoiseDataset`. Only that a batch
-    gets smaller by what is skipped. Noise is read and drawn as for any other data.
+    Audio is decoded by our own reader (`readers.py`) and resampled by lhotse. `unreadable_audio` and `suspicious_audio`
+    mean the same as in `AudioNoiseDataset`, except that skipped cuts are not replaced: the batch gets smaller.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
         self.numerics = numerics
 
     def __getitem__(self, wanted: BatchOfCuts) -> AudioNoiseBatch:
-        """Always a batch: a rank that had one less than the others would leave them waiting for ever."""
+        """Always return a batch: a rank with fewer batches than the others would let them wait forever."""
         problems: list[Problem] = []
         tried = {cut.id for cut in wanted.cuts}
         others = ([cut] for cut in wanted.spares if cut.id not in tried)
@@ -91,7 +90,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
         raise giving_up(problems)
 
     def batch(self, cuts: Cuts, problems: list[Problem]) -> AudioNoiseBatch | None:
-        """The batch of these cuts, None if none of them can be used; `problems` are of what was skipped before it."""
+        """Return the batch of these cuts, None if none can be used; problems are added to `problems`."""
         loaded = self._load(cuts, problems)
         if not loaded:
             return None
@@ -111,7 +110,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
         return dataclasses.replace(batch, problems=tuple(problems))
 
     def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
-        """Cuts and their audio (S), padded by lhotse to the longest as it would in a batch of its own making."""
+        """Return the usable cuts with their audio (S), which lhotse pads to the longest cut, as in its own batches."""
         longest = max((cut.duration for cut in cuts if error_of(cut) is None and _is_possible(cut)), default=0.0)
         policies: Any = {"unreadable": self.unreadable_audio, "suspicious": self.suspicious_audio}
         loaded = []
@@ -123,12 +122,12 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
 
 
 class CutBatches(DistributedSampler[Any]):
-    """The batches of one rank from a sampler in the training process; their order depends on seed and epoch alone.
+    """The batches of one rank from a sampler in the main process, in an order that depends only on seed and epoch.
 
-    lhotse lets every rank draw all batches and keep its own, so that all end at the same step; what is left over is
-    shared out or, by `drop_last`, left out. How many there are is not known beforehand.
+    With lhotse, every rank draws all batches and keeps its own, so that all ranks end at the same step; the remainder
+    is divided or, with `drop_last`, left out. The number of batches is not known beforehand.
 
-    It is a `DistributedSampler` because Lightning leaves such a one alone and tells it the epoch.
+    It is a `DistributedSampler` because Lightning does not replace one, and calls its `set_epoch`.
     """
 
     def __init__(self, sampler: Any, source: CutSource, key: str) -> None:
@@ -136,13 +135,13 @@ class CutBatches(DistributedSampler[Any]):
         self.source = source
         self.key = key
         self.epoch = 0
-        self._first_passes = source.passes  # the estimate of the buckets has read from them
+        self._first_passes = source.passes  # after the pass that estimated the buckets
 
     def __len__(self) -> int:
-        raise TypeError("how many batches lhotse's samplers make is not known beforehand")
+        raise TypeError("the number of batches of lhotse's samplers is not known beforehand")
 
     def __iter__(self) -> Iterator[BatchOfCuts]:
-        """Batches, each with a cut of each of those around it to spare: of those that follow first."""
+        """Yield batches, each with one spare cut of every neighbouring batch, those of later batches first."""
         self.source.passes = [count + self.epoch for count in self._first_passes]
         self.sampler.set_epoch(self.epoch)
         spares: deque[Cut] = deque(maxlen=_SPARES)
@@ -156,13 +155,13 @@ class CutBatches(DistributedSampler[Any]):
             raise ManifestError(_nothing(self.key))
         while ahead:
             yield BatchOfCuts(ahead.popleft(), tuple(spares))
-            spares.rotate(-1)  # those that are over come last
+            spares.rotate(-1)  # cuts of earlier batches come last
 
 
 class CutStream(Stream):
-    """Batches from a sampler of each loader process; the stream goes on over the ends of epochs, as NeMo's does.
+    """Batches from the sampler of each worker; the stream continues across epochs, as in NeMo.
 
-    Its order is that of the number which `seeds` has for this process.
+    The seed of this process, from `seeds`, decides its order.
     """
 
     def __init__(
@@ -176,14 +175,14 @@ class CutStream(Stream):
         self._batches: Iterator[Cuts] | None = None
         self._started: list[int] = source.passes
         self._taken = 0
-        self._given = 0  # of those that were taken
-        self._problems: list[Problem] = []  # of what was skipped since the last batch
+        self._given = 0  # of the taken ones
+        self._problems: list[Problem] = []  # with cuts skipped since the last batch
 
     def __iter__(self) -> Iterator[AudioNoiseBatch]:  # type: ignore[override]
         if self._batches is None or self._start is not None:
             self._begin()
         assert self._batches is not None
-        while (cuts := next(self._batches, None)) is not None:  # `for` would begin anew: lhotse resets in iter()
+        while (cuts := next(self._batches, None)) is not None:  # not `for`: iter() resets lhotse's sampler
             self._taken += 1
             batch = self.dataset.batch(cuts, self._problems)
             if batch is not None:
@@ -198,44 +197,43 @@ class CutStream(Stream):
         if self._given == 0:
             raise giving_up(self._problems)
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         return {"passes": list(self._started), "batches": self._taken}
 
-    def start_after(self, place: Place) -> None:
-        begun = place["batches"] > 0 and not self.source.endless
-        self._start = {**place, "batches": math.inf} if begun else place
+    def start_after(self, position: Position) -> None:
+        begun = position["batches"] > 0 and not self.source.endless
+        self._start = {**position, "batches": math.inf} if begun else position
 
     def _begin(self) -> None:
-        place = self._take_start()
-        if place is not None:
-            self.source.passes = place["passes"]
+        position = self._take_start()
+        if position is not None:
+            self.source.passes = position["passes"]
         self._started, self._taken, self._given = self.source.passes, 0, 0
         seed = self.seeds.of_this_process()
         self.source.use_seed(seed)
         self.sampler.seed = seed
         self._batches = iter(self.sampler)
-        if place is not None:
-            self._skip(place["batches"])
-            if place["batches"] == math.inf:
+        if position is not None:
+            self._skip(position["batches"])
+            if position["batches"] == math.inf:
                 self._begin()
 
     def _skip(self, batches: float) -> None:
-        """lhotse's samplers can only be taken to a place by drawing again what came before it; nothing is decoded."""
+        """Draw the batches before the position again, without decoding: lhotse's samplers cannot start elsewhere."""
         assert self._batches is not None
         reported = time.monotonic()
         while self._taken < batches and next(self._batches, None) is not None:
             self._taken += 1
-            self._given += 1  # or so: no audio is read
+            self._given += 1  # an upper bound: no audio is read
             if time.monotonic() - reported > _SECONDS_BETWEEN_REPORTS:
                 reported = time.monotonic()
-                log.info("%s: going to the place of the checkpoint: batch %d of %g", self.key, self._taken, batches)
+                log.info("%s: skipping to the checkpoint's position: batch %d of %g", self.key, self._taken, batches)
 
 
 class ProcessSeeds:
-    """The number that orders a stream, in each process of each rank another one, unless `same` gives it to all.
+    """The seed of a stream's order: another one in each worker of each rank, unless `same` gives all the same one.
 
-    The formula is lhotse's, which NeMo uses for `shard_seed: randomized`; `alone` is what takes the place of `seed`
-    where there are no loader processes.
+    The formula is lhotse's, which NeMo uses for `shard_seed: randomized`; without workers, `alone` replaces `seed`.
     """
 
     def __init__(self, seed: int, *, alone: int, rank: int, same: bool) -> None:
@@ -252,7 +250,7 @@ class ProcessSeeds:
 
 
 def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
-    """The audio (S) of a cut, channels averaged, with zeros up to so many seconds; and what is suspicious about it."""
+    """Return the audio (S) of a cut, channels averaged and padded to `seconds`, and its suspicious problems."""
     entry, error = entry_of(cut), error_of(cut)
     name = file_name(entry)
     if error is not None:
@@ -266,11 +264,11 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
     try:
         with own_readers():
             audio = cut.pad(duration=seconds, direction="right", preserve_id=True).load_audio()
-    except AudioError as failure:  # lhotse has added lines of its own
+    except AudioError as failure:  # with lines that lhotse added
         raise AudioError(str(failure).splitlines()[0]) from failure
-    except Exception as failure:  # lhotse's readers raise whatever their libraries do
+    except Exception as failure:  # lhotse passes on the exceptions of its libraries
         raise AudioError(f"{name}: lhotse cannot read it: {lhotse_reason(failure)}") from failure
-    # Averaging is lhotse's own choice as soon as one cut of the batch has a single channel; torch's mean is lhotse's
+    # lhotse averages channels if any cut of the batch has one channel; it uses torch's mean
     samples = audio[0] if len(audio) == 1 else torch.from_numpy(audio).mean(dim=0).numpy()
     if not np.isfinite(samples).all():
         raise AudioError(f"{name}: holds NaN or infinite samples", "not_finite")
@@ -280,7 +278,7 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
 
 
 def _is_possible(cut: Cut) -> bool:
-    """Whether as much as the cut says could be read; the others of its batch are padded to its length."""
+    """Return whether a cut of this duration can be read; all cuts of its batch are padded to its length."""
     return bool(cut.duration * cut.sampling_rate <= MOST_SAMPLES)
 
 

@@ -1,4 +1,4 @@
-"""A loader of batches that lhotse puts together: of unknown number, perhaps without an end."""
+"""A loader of lhotse's batches, whose number is unknown and may be infinite."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from nest_ssl.data.loading.resumable import ResumableLoader
 
 
 class CutLoader(ResumableLoader):
-    """Of a `CutBatches` every epoch is an order of its own; a `CutStream` goes on where the trainer ends an epoch.
+    """A loader of a `CutBatches`, which reshuffles every epoch, or of a `CutStream`, which continues across epochs.
 
-    At such an end torch would drop what loader processes have prepared of a stream; here nothing is lost, and a
-    resumed stream need not know of epochs.
+    When the trainer ends an epoch within a stream, torch would drop the batches that workers have prepared. Here they
+    are kept, so that a resumed stream does not depend on epochs.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._latest: weakref.ref[Iterator[Any]] | None = None  # weak: a loader that holds itself would end late
+        self._latest: weakref.ref[Iterator[Any]] | None = None  # weak: in a cycle of references, workers would end late
 
     @property
     def endless(self) -> bool:
-        """Whether an epoch ends only where the trainer ends it."""
+        """Whether only the trainer ends an epoch."""
         of: Any = self.sampler if isinstance(self.sampler, CutBatches) else self.dataset
         return bool(of.source.endless)
 
@@ -38,12 +38,12 @@ class CutLoader(ResumableLoader):
         return float("inf") if self._is_endless_stream else super()._length()
 
     def state_dict(self) -> dict[str, Any]:
-        if self.batches_per_epoch is not None:  # the trainer counts, and does not read one batch more
+        if self.batches_per_epoch is not None:  # the trainer counts batches, and requests no extra one
             self._before_last = None
         return super().state_dict()
 
     def _state(self) -> dict[str, Any]:
-        """A stream has no epochs, but the trainer may begin one here."""
+        """Return the state of this rank, with whether the trainer starts an epoch at this position of a stream."""
         of_trainer = self.batches_per_epoch if self._is_endless_stream else None
         between = bool(of_trainer and self._delivered and self._delivered % of_trainer == 0)
         return {**super()._state(), "between_epochs": between}
@@ -53,8 +53,8 @@ class CutLoader(ResumableLoader):
         state = self._resumed
         assert state is not None
         if isinstance(self.sampler, CutBatches) and state["delivered"] >= state["batches_per_epoch"]:
-            self.sampler.set_epoch((state["epoch"] or 0) + 1)  # Lightning says so after loader processes have begun
-        if state.get("between_epochs") and not self.num_workers:  # not in the state of another kind of loader
+            self.sampler.set_epoch((state["epoch"] or 0) + 1)  # Lightning sets it only after workers have started
+        if state.get("between_epochs") and not self.num_workers:  # absent from the state of another kind of loader
             state["random_states"] = _after_torch_iterator(state["random_states"])
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
@@ -70,19 +70,19 @@ class CutLoader(ResumableLoader):
     def _workers_are_gone(self) -> bool:
         return self.num_workers > 0 and self._iterator is None
 
-    def _deliver(self, batches: Iterator[Any], dropped: int, state: Mapping[str, Any] | None) -> Iterator[Any]:
-        yield from super()._deliver(batches, dropped, state)
+    def _deliver(self, batches: Iterator[Any], repeated: int, resumed: Mapping[str, Any] | None) -> Iterator[Any]:
+        yield from super()._deliver(batches, repeated, resumed)
         if isinstance(self.sampler, CutBatches):
-            self.sampler.set_epoch(self.sampler.epoch + 1)  # a checkpoint from here on begins with that one
+            self.sampler.set_epoch(self.sampler.epoch + 1)  # a checkpoint from now on starts in that epoch
 
 
 def _draw_as_torch_iterator() -> None:
-    """Torch makes an iterator in every epoch of NeMo, and draws a seed for it."""
+    """Draw the seed that torch draws for the iterator of every epoch, as in NeMo."""
     torch.empty((), dtype=torch.int64).random_()
 
 
 def _after_torch_iterator(states: RandomStates) -> RandomStates:
-    """The states of a process that has drawn so."""
+    """Return these states after that draw."""
     now = get_random_states()
     set_random_states(states)
     _draw_as_torch_iterator()

@@ -1,4 +1,4 @@
-"""A NeMo manifest as lhotse's cuts, line by line."""
+"""The lines of a NeMo manifest as lhotse's cuts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FIRST_READER = re.compile(r"^Exception #0 .*?: <class '[^']*'>: (.+)$", re.MULT
 
 
 class ManifestCuts:
-    """The lines of a NeMo manifest as cuts; of one in shards, shard after shard.
+    """The lines of a NeMo manifest as cuts; of a sharded manifest, shard after shard.
 
-    A line without `offset` stands for its whole file, whatever `duration` it says: NeMo's reading. Where shards are
-    shuffled, each pass shuffles the order of the pass before, as lhotse's chain does in NeMo.
+    As in NeMo, a line without `offset` means its whole file, whatever its `duration`. If shards are shuffled, each pass
+    shuffles the order of the pass before, as lhotse's chain does in NeMo.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ManifestCuts:
                     skipped += 1
                     if self.unreadable == "stop" or skipped > MOST_SKIPPED_IN_A_ROW:
                         raise with_line(found, entry) from None
-                    cut, error = _as_said(entry, SAMPLE_RATE), (str(found), found.kind)
+                    cut, error = _unopened_cut(entry, SAMPLE_RATE), (str(found), found.kind)
                 cut.custom = {_ENTRY: entry}
                 if error is not None:
                     cut.custom[_ERROR] = error
@@ -75,7 +75,7 @@ class ManifestCuts:
 
 
 def entry_of(cut: Cut) -> ManifestEntry:
-    """What the line of a cut says, or for one of a cut set or Shar, what is known of it."""
+    """Return the manifest entry of a cut; for a cut of a cut set or Shar, an entry of what is known."""
     entry = _custom(cut).get(_ENTRY)
     if isinstance(entry, ManifestEntry):
         return entry
@@ -86,13 +86,13 @@ def entry_of(cut: Cut) -> ManifestEntry:
 
 
 def error_of(cut: Cut) -> AudioError | None:
-    """Why its file could not even be opened, if so. The cut goes its way, to be skipped and reported as any other."""
+    """Return why the file of a cut could not be opened, or None; such a cut is skipped and reported when it is read."""
     error = _custom(cut).get(_ERROR)
     return None if error is None else AudioError(*error)
 
 
 def lhotse_reason(error: Exception) -> str:
-    """In one line, of the many in which lhotse says why it cannot read: what its first reader said."""
+    """Return the message of lhotse's first reader as one line, of the many lines of its error."""
     first = _FIRST_READER.search(str(error))
     return one_line(first[1] if first else (str(error).splitlines() or [""])[0].split(" This could be")[0] or error)
 
@@ -129,7 +129,7 @@ def _wrong_rate(rate: Any) -> str | None:
 
 
 def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
-    """What one line says, as a cut. The file's header is read unless the line gives its `sampling_rate`."""
+    """Return the cut of one line; the file's header is read unless the line gives its `sampling_rate`."""
     from lhotse import Recording
 
     from nest_ssl.data.lhotse.readers import own_readers
@@ -138,7 +138,7 @@ def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
     path = file_name(entry)
     try:
         if rate is not None:
-            return _as_said(entry, rate)
+            return _unopened_cut(entry, rate)
         with own_readers():
             recording = Recording.from_file(path)
         if recording.num_samples == 0:
@@ -147,12 +147,12 @@ def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
         return _part(recording, entry)
     except AudioError:
         raise
-    except Exception as error:  # lhotse's readers raise whatever their libraries do
+    except Exception as error:  # lhotse passes on the exceptions of its libraries
         raise AudioError(f"{path}: cannot be read: {lhotse_reason(error)}") from None
 
 
-def _as_said(entry: ManifestEntry, rate: int) -> Cut:
-    """The cut of a line that is believed, without a look at its file."""
+def _unopened_cut(entry: ManifestEntry, rate: int) -> Cut:
+    """Return the cut that a line describes, without opening its file."""
     from lhotse import AudioSource, Recording
     from lhotse.utils import compute_num_samples
 
@@ -170,7 +170,7 @@ def _as_said(entry: ManifestEntry, rate: int) -> Cut:
 
 
 def _part(recording: Any, entry: ManifestEntry) -> Cut:
-    """All of a recording or, where the line gives an offset, its part."""
+    """Return the whole recording or, if the line has an offset, its part."""
     cut = recording.to_cut()
     if not entry.whole_file:
         assert entry.duration is not None

@@ -1,7 +1,7 @@
-"""What lhotse opens files with while it reads our data: our own reader of audio, and regular files alone.
+"""Readers that replace lhotse's own while it reads training data: our audio reader, and regular files only.
 
-lhotse's own readers start programs for some names (`sph2pipe` and `ffmpeg` through a shell, with the name unquoted),
-and take `pipe:` before a name for a command. Neither is needed for what libsndfile reads.
+lhotse's readers start programs for some file names (`sph2pipe` and `ffmpeg` through a shell, with the name unquoted),
+and run a name that begins with `pipe:` as a command. libsndfile's formats need neither.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nest_ssl.data.tarred.members import check_members, check_shard
 from nest_ssl.errors import AudioError, ManifestError, NestError, one_line
 from nest_ssl.regular_file import check_regular, open_regular
 
-_LONGEST_LINE = 2**24  # characters; a cut takes hundreds, and a packed file can unfold to anything
-_LARGEST_WHOLE = 2**28  # characters of what is not read line by line
+_LONGEST_LINE = 2**24  # characters; a cut takes hundreds; a compressed file can expand to any size
+_LARGEST_WHOLE = 2**28  # characters of a file that is not read line by line
 
 
 class OwnAudio(audio_backends.AudioBackend):
-    """lhotse's reader of audio, by our own: libsndfile, within bounds."""
+    """An audio reader for lhotse that uses ours: libsndfile, with limits."""
 
     def read_audio(
         self, path_or_fd: Any, offset: float = 0.0, duration: float | None = None, force_opus_sampling_rate: Any = None
@@ -52,7 +52,7 @@ class OwnAudio(audio_backends.AudioBackend):
         name, content = _named(path_or_fd)
         with open_audio(name, content) as file:
             if not 0 <= file.frames < FRAMES_UNKNOWN:
-                raise AudioError(f"{name}: its header does not say how long it is")
+                raise AudioError(f"{name}: its header does not give its length")
             return audio_backends.LibsndfileCompatibleAudioInfo(
                 channels=file.channels,
                 frames=file.frames,
@@ -62,12 +62,12 @@ class OwnAudio(audio_backends.AudioBackend):
 
 
 class RegularFiles(io_backends.IOBackend):
-    """lhotse's way to open anything else, for regular files of bounded lines; `.gz` is unpacked on the way."""
+    """A reader for lhotse's other files: regular files with bounded lines; `.gz` is decompressed."""
 
     def open(self, identifier: Any, mode: str) -> Any:
         name = str(identifier)
         if mode not in ("r", "rt", "rb"):
-            raise ManifestError(f"{name}: lhotse must not write here")
+            raise ManifestError(f"{name}: lhotse may only read here")
         if mode == "rb" and name.endswith(".tar"):
             _check_tar(name, check_regular(name).st_mtime_ns)
         file: Any = open_regular(name)
@@ -78,7 +78,7 @@ class RegularFiles(io_backends.IOBackend):
 
 
 class _BoundedText(io.TextIOWrapper):
-    """Text whose lines have an end."""
+    """Text with a limit on the length of a line and of the whole."""
 
     def __init__(self, file: Any, name: str) -> None:
         super().__init__(file, encoding="utf-8")
@@ -106,7 +106,7 @@ _OWN_AUDIO, _REGULAR_FILES = OwnAudio(), RegularFiles()
 
 @contextmanager
 def own_readers() -> Iterator[None]:
-    """While this is open, lhotse reads with the classes above; what somebody else has set is kept for them."""
+    """Let lhotse read with the classes above within this context; restore the previous readers afterwards."""
     before = lhotse_readers()
     set_lhotse_readers(_OWN_AUDIO, _REGULAR_FILES)
     try:
@@ -116,7 +116,7 @@ def own_readers() -> Iterator[None]:
 
 
 def read_by_us(items: Iterable[Any], name: str) -> Iterator[Any]:
-    """The items of an iterable of lhotse's, each of them read with `own_readers`; `name` is for the errors."""
+    """Yield the items of one of lhotse's iterables, each read with `own_readers`; `name` is for errors."""
     iterator: Iterator[Any] | None = None
     while True:
         with own_readers(), lhotse_errors(name):
@@ -130,7 +130,7 @@ def read_by_us(items: Iterable[Any], name: str) -> Iterator[Any]:
 
 @contextmanager
 def lhotse_errors(name: str) -> Iterator[None]:
-    """What lhotse raises while it reads a file of cuts, as one line of ours."""
+    """Turn what lhotse raises while it reads a file of cuts into a ManifestError of one line."""
     try:
         yield
     except NestError:
@@ -138,12 +138,12 @@ def lhotse_errors(name: str) -> Iterator[None]:
     except OSError as error:
         where = f"{name}: {error.filename}" if error.filename is not None else name
         raise ManifestError(f"{where}: {error.strerror or one_line(error)}") from error
-    except Exception as error:  # bytes that are damaged on purpose can raise anything
+    except Exception as error:  # hostile bytes can raise anything
         raise ManifestError(f"{name}: lhotse cannot read it: {type(error).__name__}: {one_line(error)}") from error
 
 
 def _named(path_or_fd: Any) -> tuple[str, bytes | None]:
-    """A name, and the content of what is in memory."""
+    """Return a name and, for audio in memory, its content."""
     if isinstance(path_or_fd, (str, Path)):
         return str(path_or_fd), None
     return "audio in memory", path_or_fd.getvalue()
@@ -151,7 +151,7 @@ def _named(path_or_fd: Any) -> tuple[str, bytes | None]:
 
 @lru_cache(maxsize=4096)
 def _check_tar(name: str, modified: int) -> None:
-    """Refuse a tar file that is packed or has holes: lhotse would unfold them in memory, whatever their size."""
+    """Refuse a tar file that is compressed or sparse: lhotse would expand it in memory, whatever its size."""
     check_shard(name, "shar_path")
     with open_regular(name) as file:
         check_members(name, file)

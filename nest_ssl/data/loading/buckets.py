@@ -1,9 +1,9 @@
-"""Batches by seconds instead of by number: utterances of similar length together, as many as `batch_duration` allows.
+"""Duration bucketing: batches of utterances of similar length, as many as `batch_duration` seconds allow.
 
-The keys and their meaning are those of NeMo's lhotse configuration, but lhotse itself is not used. Its sampler is made
-for streams: it knows neither the number of batches nor, before the end, which rank runs out first. Here all durations
-are in memory, and that allows a smaller and stricter sampler: every utterance once an epoch, the same number of batches
-on every rank and in every epoch, and no batch above the limit.
+The keys are those of NeMo's lhotse configuration, but lhotse is not used. Its sampler is made for streams and knows
+neither the number of batches nor which rank ends first. Here all durations are in memory, so the sampler can be smaller
+and stricter: each utterance once an epoch, the same number of batches on every rank and in every epoch, and no batch
+above the limit.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from nest_ssl.data.batch import AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.manifest_lines import Seconds
 
-Batches = list[np.ndarray]  # each the indices of its utterances
+IndexArrays = list[np.ndarray]  # for each batch or bucket, the indices of its utterances
 
 
 class DurationBatches(DistributedSampler[list[int]]):
-    """The batches of one rank as lists of indices, in an order that depends on the seed and the epoch alone.
+    """The batches of one rank as lists of indices, in an order that depends only on the seed and the epoch.
 
-    A bucket holds utterances of similar length and makes batches of as many as fit if each were its longest. What is
-    left over joins the next longer bucket, so that a small set does not come in small batches. An utterance costs its
-    duration d, or d + d^2 / `quadratic_duration`, as attention's share grows with the square.
+    The batch size of a bucket is how many of its longest utterance fit. Left-over utterances join the next longer
+    bucket, so that a small set does not come in small batches. An utterance costs its duration d, or
+    d + d^2 / `quadratic_duration`, because the cost of attention grows with the square.
 
-    Several ranks get batches of neighbouring lengths at the same time, so that none waits long for another. Where
-    their number does not divide that of the batches, the batches with most utterances are cut in two; only if all hold
-    a single one are some repeated or, by `drop_last`, left out.
+    At each step, all ranks get batches of similar lengths, so that none waits long for another. If the number of ranks
+    does not divide the number of batches, the batches with most utterances are halved; only if every batch has one
+    utterance are some repeated or, with `drop_last`, left out.
 
-    It is a `DistributedSampler` because Lightning leaves such a one alone and tells it the epoch.
+    It is a `DistributedSampler` because Lightning does not replace one, and calls its `set_epoch`.
     """
 
     def __init__(
@@ -68,22 +68,22 @@ class DurationBatches(DistributedSampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         return (ranks[self.rank].tolist() for ranks in self.steps(self.epoch))
 
-    def steps(self, epoch: int) -> list[Batches]:
-        """The steps of an epoch, each with one batch for every rank; all ranks find the same."""
+    def steps(self, epoch: int) -> list[IndexArrays]:
+        """Return the steps of an epoch, each with one batch for every rank; the result is the same on all ranks."""
         generator = np.random.default_rng((self.seed, epoch)) if self.shuffle else None
         batches = self._divisible(self._batches(generator))
         steps = [batches[first : first + self.num_replicas] for first in range(0, len(batches), self.num_replicas)]
         return steps if generator is None else [steps[index] for index in generator.permutation(len(steps))]
 
     def padding_efficiency(self) -> float:
-        """Real seconds over padded seconds in the first epoch; others differ little."""
+        """Return seconds of audio divided by padded seconds in the first epoch; other epochs differ little."""
         batches = [batch for ranks in self.steps(epoch=0) for batch in ranks]
         padded = sum(len(batch) * self.durations[batch].max() for batch in batches)
         return float(sum(self.durations[batch].sum() for batch in batches) / padded)
 
-    def _batches(self, generator: np.random.Generator | None) -> Batches:
-        """All utterances in batches, from short to long; how many there are does not depend on the generator."""
-        batches: Batches = []
+    def _batches(self, generator: np.random.Generator | None) -> IndexArrays:
+        """Return all utterances in batches, from short to long; their number does not depend on the generator."""
+        batches: IndexArrays = []
         left_over = np.empty(0, dtype=np.intp)
         for bucket, size in zip(self.buckets, self.batch_sizes, strict=True):
             indices = np.concatenate((left_over, bucket))
@@ -94,8 +94,8 @@ class DurationBatches(DistributedSampler[list[int]]):
             left_over = indices[full:]
         return [*batches, left_over] if len(left_over) else batches
 
-    def _divisible(self, batches: Batches) -> Batches:
-        """As many batches as the ranks can share evenly, still from short to long."""
+    def _divisible(self, batches: IndexArrays) -> IndexArrays:
+        """Halve batches until the ranks can share them evenly, still from short to long."""
         while missing := -len(batches) % self.num_replicas:
             largest = heapq.nlargest(missing, range(len(batches)), key=lambda index: len(batches[index]))
             divided = sorted((index for index in largest if len(batches[index]) > 1), reverse=True)
@@ -105,19 +105,19 @@ class DurationBatches(DistributedSampler[list[int]]):
                 batches[index : index + 1] = np.array_split(batches[index], 2)
         return batches
 
-    def _even(self, batches: Batches, missing: int) -> Batches:
-        """Batches that cannot be cut: without the last ones, or with some of them twice."""
+    def _even(self, batches: IndexArrays, missing: int) -> IndexArrays:
+        """Leave out or repeat batches of one utterance, so that the ranks can share them evenly."""
         if self.drop_last and len(batches) > self.num_replicas:
             return batches[: -(len(batches) % self.num_replicas)]
         return [*batches, *(batches * self.num_replicas)[:missing]]
 
 
-def split_by_duration(durations: np.ndarray, num_buckets: int, bins: Sequence[Seconds] | None = None) -> Batches:
-    """Indices in buckets from short to long, none empty: between the bins or, without, of the same seconds in total."""
+def split_by_duration(durations: np.ndarray, num_buckets: int, bins: Sequence[Seconds] | None = None) -> IndexArrays:
+    """Return non-empty buckets of indices, from short to long: between `bins`, or of equal total duration without."""
     order = np.argsort(durations, kind="stable")
     ascending = durations[order]
     if bins is not None:
-        ends = np.searchsorted(ascending, bins)  # a duration equal to a bin belongs above it, as in lhotse
+        ends = np.searchsorted(ascending, bins)  # a duration equal to a bin is above it, as in lhotse
     else:
         seconds = np.cumsum(ascending)
         ends = np.searchsorted(seconds, seconds[-1] * np.arange(1, num_buckets) / num_buckets)
@@ -125,7 +125,7 @@ def split_by_duration(durations: np.ndarray, num_buckets: int, bins: Sequence[Se
 
 
 class ItemLists(Dataset[list[AudioNoiseItem]]):
-    """A dataset that is asked for the items of a whole batch at once."""
+    """A dataset whose index is a list: it returns the items of a whole batch at once."""
 
     def __init__(self, dataset: AudioNoiseDataset) -> None:
         self.dataset = dataset

@@ -1,4 +1,4 @@
-"""The states of all random generators that a process draws from: taken for a checkpoint, and put back."""
+"""Save and restore the states of all random generators of a process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RandomStates = dict[str, Any]  # numbers and bytes: cheap to send between proces
 
 
 def get_random_states() -> RandomStates:
-    """Of Python, NumPy and torch; of the GPU where this process has one."""
+    """Return the states of Python, NumPy and torch, and of the GPU if this process uses one."""
     version, words, gauss_next = random.getstate()
     states: RandomStates = {
         "python": [version, np.array(words, dtype=np.uint32).tobytes(), gauss_next],
@@ -29,7 +29,7 @@ def get_random_states() -> RandomStates:
 
 
 def numpy_state(generator: np.random.RandomState | None = None) -> list[Any]:
-    """Of a generator of NumPy's older kind, by default the global one."""
+    """Return the state of a `RandomState`, by default of NumPy's global generator."""
     get_state = np.random.get_state if generator is None else generator.get_state
     name, keys, position, has_gauss, cached = get_state(legacy=True)
     return [name, np.asarray(keys).tobytes(), position, has_gauss, cached]
@@ -42,7 +42,7 @@ def set_numpy_state(state: Sequence[Any], generator: np.random.RandomState | Non
 
 
 def torch_state() -> bytes:
-    """Of torch's generator alone, for the CPU."""
+    """Return the state of torch's generator for the CPU."""
     return torch.get_rng_state().numpy().tobytes()
 
 
@@ -51,7 +51,7 @@ def set_torch_state(state: bytes) -> None:
 
 
 def set_random_states(states: Mapping[str, Any]) -> None:
-    """Every generator goes on from there."""
+    """Restore the states of all generators."""
     version, words, gauss_next = states["python"]
     random.setstate((version, tuple(np.frombuffer(words, dtype=np.uint32).tolist()), gauss_next))
     set_numpy_state(states["numpy"])
@@ -62,12 +62,12 @@ def set_random_states(states: Mapping[str, Any]) -> None:
 
 
 def seed_of_run() -> int:
-    """The same on every rank, as Lightning's own samplers have it: what `seed_everything` was given, else 0."""
+    """Return the seed that `seed_everything` was given, else 0: the same on every rank, as in Lightning's samplers."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
 
 
 def generator_of_its_own() -> torch.Generator:
-    """Seeded as the run is, so that whoever draws from it takes nothing from the generator of the training."""
+    """Return a generator with the seed of the run; drawing from it does not change the generator of the training."""
     return torch.Generator().manual_seed(seed_of_run())
 
 

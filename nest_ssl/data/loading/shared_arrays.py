@@ -1,7 +1,6 @@
-"""Large arrays that loader processes share: a forked one has them anyway, a spawned one maps the same file.
+"""Large arrays that workers share: forked workers inherit them, spawned workers map the same file.
 
-Sent as they are, each process would hold a copy of its own. A file is used rather than shared memory, of which
-containers often have too little.
+Pickled arrays would be copied into each process. Shared memory is not used: containers often have too little of it.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ _WORTH_A_FILE = 2**20  # bytes
 
 
 class SharedArray:
-    """An array that nobody changes. For a process that is being started it travels as the name of a file."""
+    """A read-only array; for a process that is being started, it is pickled as the name of a file."""
 
     def __init__(self, values: np.ndarray) -> None:
         self.values = values
 
     def __reduce__(self) -> tuple[Any, ...]:
         if is_starting_a_process() and self.values.nbytes >= _WORTH_A_FILE:
-            with suppress(OSError):  # no room for temporary files: then a copy
+            with suppress(OSError):  # no space for temporary files: pickle a copy
                 return _mapped, (self._file,)
         return SharedArray, (self.values,)
 
     @cached_property
     def _file(self) -> str:
-        """Written when the first process needs it, removed with the array or at the end of this process."""
+        """The file with the array: written for the first process, removed with the array or when this process ends."""
         descriptor, name = tempfile.mkstemp(prefix="nest_ssl-", suffix=".npy")
         weakref.finalize(self, _remove, name)
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""Data that comes in an order of its own: a stream that can say where it stands, and go on from there."""
+"""Datasets that decide their own order: streams, which can tell their position and start from one."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from torch.utils.data import IterableDataset, get_worker_info
 
 from nest_ssl.data.batch import AudioNoiseItem
 
-Place = dict[str, Any]  # numbers, strings, bytes and lists of them: sent with every batch, and no code in a checkpoint
+Position = dict[str, Any]  # numbers, strings, bytes and lists of them: cheap to send, and no code in a checkpoint
 
 
 def this_worker() -> tuple[int, int]:
-    """The number of this loader process, and how many there are; the training process is alone."""
+    """Return the number of this worker and how many there are; (0, 1) in the main process."""
     worker = get_worker_info()
     return (0, 1) if worker is None else (worker.id, worker.num_workers)
 
 
 class Stream(IterableDataset[AudioNoiseItem]):
-    """Utterances in an order of its own; each worker process iterates over its share and has a place of its own.
+    """Utterances in an order of the dataset's own; each worker iterates over its share and has its own position.
 
-    The states of the global random generators are kept by the loader and are not part of a place.
+    The loader keeps the states of the global random generators; they are not part of a position.
     """
 
-    _start: Place | None = None  # of the next iteration
+    _start: Position | None = None  # of the next iteration
 
     @abstractmethod
-    def place(self) -> Place:
-        """Where the latest iteration stands: after the item that it gave last."""
+    def position(self) -> Position:
+        """Return the position of the latest iteration: after the item that it yielded last."""
 
-    def start_from(self, place: Place) -> None:
-        """Make the next iteration, and only that, go on from there."""
-        self._start = place
+    def start_from(self, position: Position) -> None:
+        """Start the next iteration, and only that one, at this position."""
+        self._start = position
 
-    def _take_start(self) -> Place | None:
-        """Where the iteration that begins now is to go on from; None: at the beginning."""
-        place, self._start = self._start, None
-        return place
+    def start_after(self, position: Position) -> None:
+        """Make the next iteration the one that follows the iteration of this position, however far that was."""
 
-    def start_after(self, place: Place) -> None:
-        """Make the next iteration the one that would have followed the one which stood there, however far it was."""
+    def _take_start(self) -> Position | None:
+        """Return the position at which the iteration that begins now starts; None: at the beginning."""
+        position, self._start = self._start, None
+        return position

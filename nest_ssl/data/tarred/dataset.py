@@ -1,7 +1,7 @@
-"""Utterances from tar files, read where they lie: NeMo's stream of samples without unpacking anything.
+"""Utterances from tar files, read in place: NeMo's stream of samples, without unpacking.
 
-An iteration reads one shard after the other, each from its beginning to its end. What is shuffled are the shards: so it
-is in NeMo, whatever the name `shuffle_n` suggests.
+An iteration reads one shard after another, each from start to end. `shuffle_n` shuffles the shards, not the samples, as
+in NeMo.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
 from nest_ssl.data.loading.shared_arrays import SharedArray
-from nest_ssl.data.loading.stream import Place, Stream, this_worker
+from nest_ssl.data.loading.stream import Position, Stream, this_worker
 from nest_ssl.data.manifest import Manifest, stable_hash
 from nest_ssl.data.problems import Problem, giving_up
 from nest_ssl.data.tarred.members import Member, audio_members, file_id, open_shard, read_member
@@ -32,32 +32,32 @@ _NUMBER_OF_SHARD = re.compile(r"(\d+)\.tar$")
 
 
 class ShardedStream(Stream):
-    """A stream that knows beforehand how many items each worker of each rank will give.
+    """A stream that knows beforehand how many items each worker of each rank will yield.
 
-    That is what lets ranks agree on the number of batches without a word between them.
+    So ranks agree on the number of batches without communication.
     """
 
     @abstractmethod
     def __len__(self) -> int:
-        """Utterances (or, in buckets with batch sizes of their own, batches) of all ranks together."""
+        """Return the utterances of all ranks together (or batches, for buckets with their own batch sizes)."""
 
     @abstractmethod
     def items_of(self, rank: int, worker: int, workers: int) -> int:
-        """How many one of the `workers` of a rank gives in an epoch, if there are several ranks."""
+        """Return how many items one of the `workers` of a rank yields in an epoch, if there are several ranks."""
 
     @abstractmethod
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
-        """A batch of items, mixed with noise."""
+        """Return a batch of items, mixed with noise."""
 
 
 class TarredAudioNoiseDataset(ShardedStream):
-    """The utterances of a manifest whose audio is in tar files; `utterances` says how it is read and mixed with noise.
+    """The utterances of a manifest whose audio is in tar files; `utterances` reads them and adds noise.
 
-    Members that the manifest does not name are left out; a member that it names several times gives all of those
-    parts. NeMo seeds the order of the shards by process number and time; here it follows the run's seed.
+    Members that the manifest does not name are skipped; a member that it names several times yields all those parts.
+    The seed of the run decides the order of the shards (in NeMo, process number and time do).
 
-    With several ranks, each gives as many utterances as the manifest says that its shards hold. One whose shards hold
-    fewer, or some that cannot be read, begins with them again: it would leave the others waiting for ever otherwise.
+    With several ranks, each rank yields as many utterances as its shards hold according to the manifest. If its shards
+    hold fewer readable ones, it repeats them: otherwise the other ranks would wait for it forever.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TarredAudioNoiseDataset(ShardedStream):
         self.world_size = world_size
         self._entries = EntriesByFile(utterances.manifest)
         self._sizes = entries_per_shard(utterances.manifest, shards)
-        # where the latest one stands: in which shard of which order, after which part of it, after how many items
+        # the position of the latest iteration: seed of the order, shard, parts of the shard read, items yielded
         self._seed = self._shard = self._part = self._given = 0
 
     def __len__(self) -> int:
@@ -91,15 +91,15 @@ class TarredAudioNoiseDataset(ShardedStream):
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
         return self.utterances.collate_fn(items)
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         return {"seed": self._seed, "shard": self._shard, "part": self._part, "given": self._given}
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        place = self._take_start()
-        if place is None:
-            place = {"seed": _seed() if self.shuffle_n > 1 else 0, "shard": 0, "part": 0, "given": 0}
-        self._seed, self._shard = place["seed"], place["shard"]
-        self._part, self._given = place["part"], place["given"]
+        position = self._take_start()
+        if position is None:
+            position = {"seed": _seed() if self.shuffle_n > 1 else 0, "shard": 0, "part": 0, "given": 0}
+        self._seed, self._shard = position["seed"], position["shard"]
+        self._part, self._given = position["part"], position["given"]
         worker, workers = this_worker()
         own = [self.shards[number] for number in self._share(self.global_rank, worker, workers)]
         order = shuffled(own, self.shuffle_n, random.Random(f"{self._seed} {self.global_rank}"))
@@ -110,7 +110,7 @@ class TarredAudioNoiseDataset(ShardedStream):
         return share_of(len(self.shards), self.shard_strategy, rank, self.world_size, worker, workers)
 
     def _items(self, order: Sequence[str], quota: float) -> Iterator[AudioNoiseItem]:
-        """As many as the quota says, if need be by beginning again; with none, what there is."""
+        """Yield as many items as the quota, if necessary by repeating the shards; without a quota, one round."""
         while self._given < quota:
             is_whole_round = self._shard == self._part == 0
             before = self._given
@@ -122,11 +122,11 @@ class TarredAudioNoiseDataset(ShardedStream):
             if quota == math.inf:
                 return
             if is_whole_round and self._given == before:
-                raise ShardError(f"{order[0]}: neither it nor the other shards of this process hold a usable utterance")
+                raise ShardError(f"{order[0]}: no shard of this process holds a usable utterance")
             self._shard = 0
 
     def _round(self, order: Sequence[str]) -> Iterator[AudioNoiseItem]:
-        """The rest of one pass over the shards."""
+        """Yield the rest of one pass over the shards."""
         problems: list[Problem] = []
         while self._shard < len(order):
             path = order[self._shard]
@@ -146,7 +146,7 @@ class TarredAudioNoiseDataset(ShardedStream):
 
 
 class EntriesByFile:
-    """Finds the entries of a manifest that are parts of a file; 16 bytes an entry, for there may be millions."""
+    """An index from audio files to the manifest entries that are parts of them; 16 bytes per entry."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -155,7 +155,7 @@ class EntriesByFile:
         self._order, self._digests = SharedArray(order), SharedArray(digests[order])
 
     def of(self, member: Member) -> list[int]:
-        """Their numbers, in the manifest's order."""
+        """Return the indices of the entries of a member, in the order of the manifest."""
         name = file_id(member.name)
         digest = np.uint64(stable_hash(name))
         first, last = (int(np.searchsorted(self._digests.values, digest, side)) for side in ("left", "right"))
@@ -166,7 +166,7 @@ class EntriesByFile:
 
 
 def entries_per_shard(manifest: Manifest, shards: Sequence[str]) -> np.ndarray:
-    """How many entries of the manifest each shard holds, by the `shard_id` of the entries; else, equally many."""
+    """Return how many entries each shard holds, by their `shard_id`; without those, equally many."""
     numbers = [int(found[1]) for found in map(_NUMBER_OF_SHARD.search, shards) if found]
     ids, counts = np.unique(manifest.shards, return_counts=True)
     if len(set(numbers)) == len(shards) and not np.isnan(ids).any():
@@ -178,13 +178,13 @@ def entries_per_shard(manifest: Manifest, shards: Sequence[str]) -> np.ndarray:
 
 
 def _seed() -> int:
-    """A seed for the order of shards, by torch's generator, which the run's seed governs.
+    """Return a seed for the order of shards from torch's generator, which depends on the seed of the run.
 
-    In a worker nothing else draws from it. In the process that trains, NeMo's numbers depend on it: it is looked at and
-    left as it is; that every epoch draws a seed for workers, even where there are none, makes epochs differ.
+    In a worker nothing else draws from it. In the main process NeMo's numbers depend on it, so it must not advance: a
+    copy draws. Epochs differ, because torch draws a seed for workers at every epoch, even without workers.
     """
     if get_worker_info() is not None:
         return int(torch.randint(2**62, ()))
-    ahead = torch.Generator()
-    ahead.set_state(torch.get_rng_state())
-    return int(torch.randint(2**62, (), generator=ahead))
+    copy = torch.Generator()
+    copy.set_state(torch.get_rng_state())
+    return int(torch.randint(2**62, (), generator=copy))

@@ -1,4 +1,4 @@
-"""The audio files in a tar file, by their headers: nothing is unpacked, and a tar file is not trusted."""
+"""Find and read the audio files in a tar file without unpacking it; headers are checked, since files may be hostile."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nest_ssl.errors import ShardError
 from nest_ssl.regular_file import open_regular
 
 _BLOCK = tarfile.BLOCKSIZE
-_SAYS_NOTHING_ABOUT_AUDIO = re.compile(r"__[^/]*__($|/)")  # WebDataset's own members
+_WEBDATASET_MEMBER = re.compile(r"__[^/]*__($|/)")  # WebDataset's own, not audio
 _PACKED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-# what tarfile raises for headers that make no sense, beside its own errors
+# what tarfile raises for damaged headers
 _DAMAGE = (tarfile.TarError, EOFError, OSError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
 class Member:
-    """Where in the tar file the bytes of an audio file are."""
+    """The position of an audio file's bytes in the tar file."""
 
     name: str
     offset: int
@@ -40,13 +40,13 @@ class Member:
 
 
 def file_id(name: str) -> str:
-    """What a manifest's entry and a member have in common: the file's name without folder and suffix."""
+    """Return the name without folder and suffix, by which manifest entries and members are matched."""
     return posixpath.splitext(posixpath.basename(name))[0]
 
 
 @cache
 def audio_suffixes() -> dict[str, int]:
-    """Suffixes of audio files, and which is preferred where a file is there in several formats."""
+    """Return suffixes of audio files with a rank: the lowest is preferred if a file exists in several formats."""
     import soundfile
 
     names = ["wav", "mp3", "flac", "opus", *(name.lower() for name in soundfile.available_formats())]
@@ -54,7 +54,7 @@ def audio_suffixes() -> dict[str, int]:
 
 
 def open_shard(path: str) -> BinaryIO:
-    """The tar file, to be read."""
+    """Open a tar file for reading."""
     try:
         return open_regular(path)
     except OSError as error:
@@ -62,10 +62,7 @@ def open_shard(path: str) -> BinaryIO:
 
 
 def check_shard(path: str, key: str) -> None:
-    """Raise if this cannot be a whole tar file; reads only its beginning and end.
-
-    `key` is the configuration key that named it, for the errors.
-    """
+    """Raise if this cannot be a complete tar file, by its first and last bytes; `key` is its configuration key."""
     try:
         with open_shard(path) as file:
             start = file.read(_BLOCK)
@@ -77,13 +74,13 @@ def check_shard(path: str, key: str) -> None:
         raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
     for magic, program in _PACKED.items():
         if start.startswith(magic):
-            raise ShardError(f"{path}: is compressed by {program}; unpack it: audio is read from its place in the file")
+            raise ShardError(f"{path}: is compressed by {program}; decompress it, because audio is read in place")
     if len(end) < _BLOCK or any(end):
-        raise ShardError(f"{path}: has no end mark, so it is cut off or no tar file; make it again")
+        raise ShardError(f"{path}: has no end mark, so it is truncated or not a tar file; make it again")
 
 
 def audio_members(path: str, file: BinaryIO) -> Iterator[Member]:
-    """The audio files in an open tar file, in its order; of one that is there in several formats, the preferred."""
+    """Yield the audio files in an open tar file, in its order; of a file in several formats, the preferred one."""
     ranks = audio_suffixes()
     for _, same in groupby(_members(path, file), key=lambda member: member.stem):
         audio = [member for member in same if member.suffix in ranks]
@@ -92,34 +89,34 @@ def audio_members(path: str, file: BinaryIO) -> Iterator[Member]:
 
 
 def check_members(path: str, file: BinaryIO) -> None:
-    """Raise if any header of an open tar file is damaged, or stands for a file with holes, which can be of any size."""
+    """Raise if any header of an open tar file is damaged, or declares a sparse file, whose size is not bounded."""
     for _ in _members(path, file):
         pass
 
 
 def read_member(path: str, file: BinaryIO, member: Member) -> bytes:
-    """The bytes of a member."""
+    """Return the bytes of a member."""
     try:
         file.seek(member.offset)
         content = file.read(member.size)
     except OSError as error:
         raise ShardError(f"{path}: cannot be read: {error.strerror}") from None
     if len(content) < member.size:
-        raise ShardError(f"{path}: ends within {member.name}: it is cut off; make it again")
+        raise ShardError(f"{path}: is truncated within {member.name}; make it again")
     return content
 
 
 def _members(path: str, file: BinaryIO) -> Iterator[Member]:
-    """All regular files. The file may be read elsewhere in between."""
+    """Yield all regular files; the caller may seek in the file in between."""
     try:
         file.seek(0)
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for info in tar:
                 if info.size < 0 or info.issparse():
                     raise tarfile.ReadError(f"{info.name} is not stored in one piece")
-                if info.isreg() and not _SAYS_NOTHING_ABOUT_AUDIO.match(info.name):
+                if info.isreg() and not _WEBDATASET_MEMBER.match(info.name):
                     yield Member(info.name, info.offset_data, info.size)
-            file.seek(tar.offset)  # tarfile ends without a word at a header that it cannot read
+            file.seek(tar.offset)  # tarfile ends silently at a header that it cannot read
             if file.read(_BLOCK) != bytes(_BLOCK):
                 raise tarfile.ReadError(f"no header and no end mark at byte {tar.offset}")
     except _DAMAGE as error:

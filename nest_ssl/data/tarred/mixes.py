@@ -1,4 +1,4 @@
-"""Several tarred sets as one stream: buckets one after the other, or sets that are sampled from."""
+"""Several tarred sets as one stream: buckets one after another, or sampled sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.concat import Choices, SamplingTechnique, choice_probabilities, seed_of_choices
-from nest_ssl.data.loading.stream import Place, this_worker
+from nest_ssl.data.loading.stream import Position, this_worker
 from nest_ssl.data.tarred.dataset import ShardedStream
 from nest_ssl.errors import ShardError
 
@@ -20,11 +20,11 @@ BUCKETING_STRATEGIES: tuple[str, ...] = get_args(BucketingStrategy)
 
 
 class BucketChain(ShardedStream):
-    """Buckets one after the other, each as often as it is listed; with a seed, in a new random order every epoch.
+    """Buckets one after another, each as often as it is listed; with a seed, in a new random order every epoch.
 
-    With `batch_sizes`, one for each bucket, the items are lists of utterances, each of which is to be a batch. (NeMo
-    collates those as transcribed speech, and fails.) Orders come from a generator of the chain's own. As in NeMo,
-    loader processes that are made for one epoch each have a copy of it, and so the same order in every epoch.
+    With `batch_sizes`, one per bucket, each item is a list of utterances that becomes a batch. (NeMo collates these as
+    transcribed speech, and fails.) The chain has its own generator for the orders. As in NeMo, workers that do not
+    persist copy it at every epoch, and so have the same order in every epoch.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class BucketChain(ShardedStream):
         self.batch_sizes = batch_sizes
         self._generator = np.random.RandomState(seed)
         self._orders = 0  # drawn so far
-        # where the latest one stands: in its order, which is drawn when it begins, and after how many of a bucket
+        # the position of the latest iteration: its order (drawn when it begins), the turn in it, items of that bucket
         self._order: list[int] = []
         self._turn = self._given = 0
 
@@ -49,7 +49,7 @@ class BucketChain(ShardedStream):
     def collate_fn(self, items: Any) -> AudioNoiseBatch:
         return self.buckets[0].collate_fn(items if self.batch_sizes is None else items[0])
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         begun = bool(self._order)
         within = begun and self._turn < len(self._order)
         return {
@@ -57,23 +57,23 @@ class BucketChain(ShardedStream):
             "begun": begun,
             "turn": self._turn,
             "given": self._given,
-            "bucket": self.buckets[self._order[self._turn]].place() if within else None,
+            "bucket": self.buckets[self._order[self._turn]].position() if within else None,
         }
 
-    def start_from(self, place: Place) -> None:
-        super().start_from(place)
-        self._go_to_order(place["orders"])
+    def start_from(self, position: Position) -> None:
+        super().start_from(position)
+        self._go_to_order(position["orders"])
 
-    def start_after(self, place: Place) -> None:
-        self._go_to_order(place["orders"] + place["begun"])
+    def start_after(self, position: Position) -> None:
+        self._go_to_order(position["orders"] + position["begun"])
 
     def __iter__(self) -> Iterator[Any]:
-        place = self._take_start()
+        position = self._take_start()
         self._order = []
-        self._turn, self._given = (0, 0) if place is None else (place["turn"], place["given"])
-        return self._items(None if place is None else place["bucket"])
+        self._turn, self._given = (0, 0) if position is None else (position["turn"], position["given"])
+        return self._items(None if position is None else position["bucket"])
 
-    def _items(self, resumed_bucket: Place | None) -> Iterator[Any]:
+    def _items(self, resumed_bucket: Position | None) -> Iterator[Any]:
         self._order = self._next_order()
         if resumed_bucket is not None:
             self.buckets[self._order[self._turn]].start_from(resumed_bucket)
@@ -83,7 +83,7 @@ class BucketChain(ShardedStream):
             items: Iterator[Any] = iter(bucket)
             if self.batch_sizes is not None:
                 items = _lists(items, self.batch_sizes[number])
-            # NeMo leaves a bucket that is longer than it says, unless buckets come in a fixed order
+            # NeMo stops at a bucket's declared length, unless buckets come in a fixed order
             most = None if self.seed is None else self._in_batches(number, len(bucket)) - self._given
             for item in islice(items, most):
                 self._given += 1
@@ -105,9 +105,9 @@ class BucketChain(ShardedStream):
 
 
 class ConcatStream(ShardedStream):
-    """An endless supply from each set, as `ConcatDataset` draws from sets of files: see there.
+    """Items of several tarred sets, each repeated without end and chosen as in `ConcatDataset`.
 
-    An epoch has as many items as the sets together, times the scale; each rank uses its part of that number.
+    An epoch has as many items as the sets together, times `sampling_scale`; each rank uses its part of that number.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ConcatStream(ShardedStream):
         self._probabilities = choice_probabilities(
             sampling_technique, [len(one) for one in sets], sampling_temperature, sampling_probabilities
         )
-        self._remaining = 0  # items of the latest one
+        self._remaining = 0  # items of the latest iteration
         self._choices = Choices(len(sets), None, 0)
 
     def __len__(self) -> int:
@@ -138,40 +138,42 @@ class ConcatStream(ShardedStream):
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
         return self.sets[0].collate_fn(items)
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         return {
-            "choices": self._choices.place(),
+            "choices": self._choices.position(),
             "remaining": self._remaining,
-            "sets": [one.place() for one in self.sets],
+            "sets": [one.position() for one in self.sets],
         }
 
-    def start_after(self, place: Place) -> None:
-        for one, its_place in zip(self.sets, place["sets"], strict=True):
-            one.start_after(its_place)
+    def start_after(self, position: Position) -> None:
+        for one, its_position in zip(self.sets, position["sets"], strict=True):
+            one.start_after(its_position)
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        place = self._take_start()
-        if place is None:
+        position = self._take_start()
+        if position is None:
             self._choices = Choices(len(self.sets), self._probabilities, seed_of_choices(self.seed))
             self._remaining = self.items_of(0, *this_worker())
         else:
-            self._choices = Choices(len(self.sets), self._probabilities, *place["choices"])
-            self._remaining = place["remaining"]
-            for one, its_place in zip(self.sets, place["sets"], strict=True):
-                one.start_from(its_place)
+            self._choices = Choices(len(self.sets), self._probabilities, *position["choices"])
+            self._remaining = position["remaining"]
+            for one, its_position in zip(self.sets, position["sets"], strict=True):
+                one.start_from(its_position)
         return self._items([iter(one) for one in self.sets])
 
     def _items(self, supplies: list[Iterator[AudioNoiseItem]]) -> Iterator[AudioNoiseItem]:
-        begun_anew = [False] * len(supplies)  # and has given nothing since
+        repeats_empty = [False] * len(supplies)  # started over, without an item since
         while self._remaining:
             choice = self._choices.next()
             item = next(supplies[choice], None)
-            if item is None:  # exhausted: start over, at this set's next turn
-                if begun_anew[choice]:
-                    raise ShardError(f"set {choice} gives this process nothing; has it fewer shards than workers?")
-                supplies[choice], begun_anew[choice] = iter(self.sets[choice]), True
+            if item is None:  # exhausted: repeat it, from its next turn on
+                if repeats_empty[choice]:
+                    raise ShardError(
+                        f"set {choice} has no utterance for this worker; does it have fewer shards than workers?"
+                    )
+                supplies[choice], repeats_empty[choice] = iter(self.sets[choice]), True
             else:
-                begun_anew[choice] = False
+                repeats_empty[choice] = False
                 self._remaining -= 1
                 yield item
 

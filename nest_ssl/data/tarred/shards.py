@@ -1,4 +1,4 @@
-"""The tar files of a data set: what their names stand for, which a process reads, and in which order."""
+"""The tar files of a data set: expand their names, divide them among ranks and workers, and shuffle them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 ShardStrategy = Literal["scatter", "replicate"]
 SHARD_STRATEGIES: tuple[str, ...] = get_args(ShardStrategy)
 
-# shells and job schedulers eat braces, so NeMo has other words for them
+# shells and job schedulers interpret braces, so NeMo also accepts _OP_ and _CL_
 _RANGE = re.compile(r"(?:\{|\(|\[|<|_OP_)(\d+)\.\.(\d+)(?:\.\.(\d+))?(?:\}|\)|\]|>|_CL_)|\{([^{}]*,[^{}]*)\}")
 _ELSEWHERE = re.compile(r"pipe:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _MOST_FILES = 1_000_000
@@ -22,13 +22,13 @@ _FIRST_WAIT = 100  # shards; WebDataset's
 
 
 def expand_paths(paths: Sequence[str], key: str) -> list[str]:
-    """Every file that paths name: `audio__OP_0..2_CL_.tar`, also with braces or brackets, is three; `{a,b}.tar` is two.
+    """Return every file that the paths name: `audio__OP_0..2_CL_.tar`, also in braces or brackets, names three files.
 
-    `key` is the configuration key that they come from, for the errors.
+    `{a,b}.tar` names two. `key` is the configuration key of the paths, for errors.
     """
     for path in paths:
         if _ELSEWHERE.match(path):
-            raise ConfigError(f"{key}: is {path!r}; expected a file: commands and addresses are not read, copy it here")
+            raise ConfigError(f"{key}: is {path!r}; expected a file; commands and URLs are not read, copy it here")
     expanded = list(islice((name for path in paths for name in _expanded(path)), _MOST_FILES + 1))
     if len(expanded) > _MOST_FILES:
         raise ConfigError(f"{key}: names more than {_MOST_FILES} files: {paths[0]!r}; check its ranges")
@@ -56,10 +56,10 @@ def _numbers(first: str, last: str, step: str | None) -> Iterator[str]:
 
 
 def share_of(count: int, strategy: ShardStrategy, rank: int, world_size: int, worker: int, workers: int) -> range:
-    """Which of `count` shards a worker process of a rank reads.
+    """Return which of `count` shards a worker of a rank reads.
 
-    `scatter` gives each rank as many neighbours, and leaves out those that remain; `replicate` gives each all. Of
-    those, a worker reads every n-th.
+    `scatter` gives each rank the same number of consecutive shards and leaves out the remainder; `replicate` gives all
+    shards to each rank. A worker reads every n-th shard of its rank.
     """
     if strategy == "replicate":
         return range(worker, count, workers)
@@ -68,9 +68,9 @@ def share_of(count: int, strategy: ShardStrategy, rank: int, world_size: int, wo
 
 
 def shuffled(items: Sequence[Item], buffer_size: int, generator: random.Random) -> list[Item]:
-    """As WebDataset shuffles a stream: a buffer fills, and every item leaves it from a random place.
+    """Shuffle as WebDataset does: fill a buffer and take every next item from a random position in it.
 
-    With a buffer of one, or none, items stay in their order.
+    With a buffer of one or none, the order is kept.
     """
     source, waiting, order = iter(items), list[Item](), list[Item]()
     enough = min(_FIRST_WAIT, buffer_size)
@@ -86,6 +86,6 @@ def shuffled(items: Sequence[Item], buffer_size: int, generator: random.Random) 
 
 
 def _taken(waiting: list[Item], generator: random.Random) -> Item:
-    place = generator.randint(0, len(waiting) - 1)
-    waiting[place], waiting[-1] = waiting[-1], waiting[place]
+    index = generator.randint(0, len(waiting) - 1)
+    waiting[index], waiting[-1] = waiting[-1], waiting[index]
     return waiting.pop()

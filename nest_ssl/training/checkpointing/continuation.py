@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.data.inspection.changes import DataChange, compare, read_lines
 from nest_ssl.data.inspection.fingerprint import DataSet
-from nest_ssl.data.loading.resumable import RESTART
+from nest_ssl.data.loading.elastic_resume import RESTART
 from nest_ssl.errors import CheckpointError, ConfigError
 from nest_ssl.shell import quoted
 from nest_ssl.training.checkpointing.continued_keys import (

@@ -21,9 +21,9 @@ def agree_on_position(trainer: Trainer) -> None:
         return
     if math.isfinite(trainer.num_training_batches):
         loader.batches_per_epoch = int(trainer.num_training_batches)
-    if loader.behind is not None:  # the counters of the checkpoint belong to another number of ranks
+    if loader.resumed_at is not None:  # the counters of the checkpoint belong to another number of ranks
         count: Any = trainer.fit_loop.epoch_loop.batch_progress.current
-        count.ready = count.started = count.processed = count.completed = loader.behind
+        count.ready = count.started = count.processed = count.completed = loader.resumed_at
 
 
 def keep_epoch_unfinished(trainer: Trainer, checkpoint: dict[str, Any]) -> None:

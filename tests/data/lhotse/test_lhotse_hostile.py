@@ -153,7 +153,7 @@ def test_a_cut_set_whose_name_looks_like_a_command_is_a_file(tmp_path: Path, mon
 @pytest.mark.parametrize("field", ["cuts", "recording"])
 def test_a_field_of_shar_is_no_command(tmp_path: Path, field: str) -> None:
     fields = {**_shar(tmp_path), field: f"pipe:touch {tmp_path / 'ran'}"}
-    with pytest.raises(NestError, match="commands and addresses are not read"):
+    with pytest.raises(NestError, match="commands and URLs are not read"):
         _read_all(shar_path=fields)
     assert not (tmp_path / "ran").exists()
 

@@ -16,9 +16,10 @@ from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
 from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
 from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
+from nest_ssl.data.loading.elastic_resume import RESTART
 from nest_ssl.data.loading.random_states import get_random_states, set_random_states
-from nest_ssl.data.loading.resumable import RESTART, ResumableLoader
-from nest_ssl.data.loading.stream import Place, Stream
+from nest_ssl.data.loading.resumable import ResumableLoader
+from nest_ssl.data.loading.stream import Position, Stream
 
 ITEMS, BATCH = 23, 3
 
@@ -51,11 +52,11 @@ class UnevenStream(Stream):
             self.used += 1
             yield self.dice[index]
 
-    def place(self) -> Place:
+    def position(self) -> Position:
         return {"used": self.used}
 
-    def start_from(self, place: Place) -> None:
-        self.start = place["used"]
+    def start_from(self, position: Position) -> None:
+        self.start = position["used"]
 
     def __len__(self) -> int:
         return 15
@@ -244,7 +245,7 @@ def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixtur
     resumed.load_state_dict(loader.state_dict())
     first = next(iter(resumed))[0]
     assert 4 * BATCH <= first < 4 * BATCH + 3  # three throws
-    assert "goes on after the same share of its epoch, but with other random numbers" in caplog.text
+    assert "continues after the same share of its epoch, but with other random numbers" in caplog.text
 
 
 class Numbers(Dataset[int]):
@@ -272,7 +273,7 @@ def of_process(kind: str, rank: int, count: int, batch_size: int = 2) -> Resumab
 
 
 def load(loader: ResumableLoader, state: Any, rank: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nest_ssl.data.loading.resumable._this_process", lambda: (rank, count))
+    monkeypatch.setattr("nest_ssl.data.loading.resumable._rank_and_world_size", lambda: (rank, count))
     loader.load_state_dict(state)
 
 
@@ -309,7 +310,7 @@ def test_a_place_that_was_shared_out_can_be_resumed_once_more(monkeypatch: pytes
     state = {"processes": [loader.state_dict()["processes"][0] for loader in first]}
     second = of_process("shuffled", 0, 1)
     load(second, state, 0, 1, monkeypatch)
-    assert second.behind == len(second) - 5  # nine are left
+    assert second.resumed_at == len(second) - 5  # nine are left
     expected = list(second)
     again = of_process("shuffled", 0, 1)
     load(again, state, 0, 1, monkeypatch)
@@ -328,7 +329,7 @@ def test_another_batch_size_goes_on_with_what_is_left(caplog: pytest.LogCaptureF
     resumed = of_process("shuffled", 0, 1, batch_size=3)
     resumed.load_state_dict(loader.state_dict())
     assert sorted(before + [item for batch in resumed for item in batch]) == list(range(17))
-    assert "resuming a run with batch_size 4 by 3" in caplog.text
+    assert "resuming with batch_size 3 instead of 4" in caplog.text
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -345,7 +346,7 @@ def test_with_other_data_an_epoch_restarts(num_workers: int, items: int) -> None
         process[RESTART] = True
     after = ResumableLoader(range(items), batch_size=BATCH, shuffle=True, collate_fn=list, num_workers=num_workers)
     after.load_state_dict(state)
-    assert after.behind == 0
+    assert after.resumed_at == 0
     assert sorted(item for batch in after for item in batch) == list(range(items))
 
 
@@ -365,7 +366,7 @@ def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCap
     resumed = make("uneven stream", 2, False)
     resumed.load_state_dict(loader.state_dict())
     assert len(list(resumed)) == 6
-    assert "from the beginning of its epoch" in caplog.text
+    assert "from the start of its epoch" in caplog.text
 
 
 def test_random_states_come_back() -> None:

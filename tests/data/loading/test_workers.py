@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.data.loading.worker_signals import follow_the_main_process
+from nest_ssl.data.loading.workers import follow_the_main_process
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
 # The main process, which is gone before its worker is ready
 MAIN = """
 import multiprocessing, os, sys
-from tests.data.loading.test_worker_signals import late_worker
+from tests.data.loading.test_workers import late_worker
 if __name__ == "__main__":
     multiprocessing.get_context(sys.argv[2]).Process(target=late_worker, args=(sys.argv[1],)).start()
     sys.stdin.read()

@@ -1,0 +1,59 @@
+"""The order of the batches within an epoch: drawn by torch's sampler, and drawn again when a run resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, islice, takewhile
+from typing import Any
+
+from nest_ssl.data.loading.random_states import set_torch_state, torch_state
+
+
+@dataclass
+class EpochOrder:
+    """How the order of an epoch was drawn, and which part of it a resumed run uses."""
+
+    before: bytes = b""  # torch's state before the order was drawn
+    skip: int | None = None  # batches to skip in the order that is drawn again; None: draw a new order
+    over: bool = False  # use no more of the epoch
+    rest: list[list[int]] | None = None  # replaces the order: batches that another number of ranks left
+
+    def start_epoch(self) -> None:
+        """Draw a new order next."""
+        self.skip, self.over, self.rest = None, False, None
+
+    def resume(self, before: bytes, skip: int, rest: list[list[int]] | None) -> None:
+        """Draw the order from this state again next, without its first batches."""
+        self.before, self.skip, self.over, self.rest = before, skip, False, rest
+
+
+class OrderedIndices:
+    """The indices of a loader's batches, in the order of an epoch.
+
+    Torch's iterator keeps it, so it does not refer to the loader: in a cycle of references, persistent workers would
+    never be told to end, because the queue that would tell them is collected first.
+    """
+
+    def __init__(self, indices: Any, order: EpochOrder) -> None:
+        self.indices = indices
+        self.order = order
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        skip, self.order.skip = self.order.skip, None
+        if skip is None:
+            self.order.before = torch_state()
+            yield from self._until_over(self.indices)
+            return
+        now = torch_state()
+        set_torch_state(self.order.before)
+        rest = islice(iter(self.indices if self.order.rest is None else self.order.rest), skip, None)
+        first = list(islice(rest, 1))  # the first index makes the sampler draw the whole order
+        set_torch_state(now)
+        yield from self._until_over(chain(first, rest))
+
+    def _until_over(self, indices: Iterable[Any]) -> Iterator[Any]:
+        return takewhile(lambda _: not self.order.over, indices)
