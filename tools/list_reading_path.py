@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Trace a small training run and list the files that it really uses, in the order of their first call.
+"""Trace a small training run and list the files whose functions it calls, in the order of their first call.
 
-The table is written into docs/architecture.md. `--check` writes nothing and exits
+Two tables are written into docs/architecture.md: files that decide what the run computes, and files that check, watch,
+report and save. `--check` writes nothing and exits
 with 1 if a run now uses other files, or the same ones in another order.
 """
 
@@ -15,14 +16,24 @@ import io
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nest_ssl"
 PAGE = ROOT / "docs" / "architecture.md"
+# Files that a run calls although the trained weights would be the same without them
+AROUND = (
+    *("compat", "folder_lock", "memory", "moved", "printable", "regular_file", "shell"),
+    *("checkpoint/config", "checkpoint/yaml_guard", "config/foreign_yaml", "config/schema/tree", "config/suggestions"),
+    *("data/audio/bandwidth", "data/audio/opening", "data/dummy"),
+    *("data/inspection/", "model/agreement", "model/frame_rate", "model/size"),
+    *("training/advice", "training/callbacks/", "training/checks", "training/checkpointing/run_record"),
+    *("training/console", "training/loggers/", "training/processes", "training/run_folder"),
+)
 BEGIN, END = "<!-- reading path: begin -->", "<!-- reading path: end -->"
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
@@ -43,31 +54,47 @@ class UsedFile:
 
     path: str
     lines: int
-    called_lines: int
+    called_lines: int  # of the functions that were called
+    run_lines: int  # of these, the ones that ran, without docstrings, comments and empty lines
     purpose: str
 
+    @property
+    def is_around(self) -> bool:
+        return self.path.removeprefix("nest_ssl/").removesuffix(".py").startswith(AROUND)
+
     def row(self, number: int) -> str:
-        return f"| {number} | `{self.path}` | {self.lines} | {self.called_lines} | {self.purpose} |"
+        return f"| {number} | `{self.path}` | {self.called_lines} | {self.run_lines} | {self.purpose} |"
 
 
 class CallTracer:
-    """Remembers which functions of the package the main thread calls, in the order of their first call."""
+    """Remembers which functions and lines of the package the main thread runs, in the order of the first calls."""
 
     def __init__(self) -> None:
-        self.called: dict[CodeType, None] = {}
+        self.called: dict[CodeType, set[int]] = {}
         self._prefix = str(PACKAGE)
 
-    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+    def __call__(self, frame: FrameType, event: str, argument: object) -> Callable[..., Any] | None:
         code = frame.f_code
         is_function = code.co_flags & inspect.CO_NEWLOCALS and code.co_flags & inspect.CO_OPTIMIZED  # not a class body
-        if is_function and code.co_filename.startswith(self._prefix):
-            self.called[code] = None
+        if not is_function or not code.co_filename.startswith(self._prefix):
+            return None
+        lines = self.called.setdefault(code, set())
+        lines.add(frame.f_lineno)
+
+        def follow(frame: FrameType, event: str, argument: object) -> Any:
+            lines.add(frame.f_lineno)
+            return follow
+
+        return follow
 
     def used_files(self) -> list[UsedFile]:
         first_lines: dict[str, set[int]] = {}
-        for code in self.called:
+        run_lines: dict[str, set[int]] = {}
+        for code, lines in self.called.items():
             first_lines.setdefault(code.co_filename, set()).add(code.co_firstlineno)
-        return [_used_file(Path(name), numbers) for name, numbers in first_lines.items()]
+            run_lines.setdefault(code.co_filename, set()).update(lines)
+        files = [_used_file(Path(name), first_lines[name], run_lines[name]) for name in first_lines]
+        return sorted(files, key=lambda file: file.is_around)  # otherwise in the order of their first call
 
 
 def main() -> int:
@@ -111,12 +138,23 @@ def trace_training() -> list[UsedFile]:
     return tracer.used_files()
 
 
-def _used_file(path: Path, first_lines: set[int]) -> UsedFile:
+def _used_file(path: Path, first_lines: set[int], run_lines: set[int]) -> UsedFile:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     called = {line for lines in _functions(tree) if lines[0] in first_lines for line in lines}
+    run = run_lines.union(*(lines for lines in _statements(tree) if not run_lines.isdisjoint(lines)))
     purpose = (ast.get_docstring(tree) or "").partition("\n")[0].replace("|", "\\|")
-    return UsedFile(path.relative_to(ROOT).as_posix(), len(text.splitlines()), len(called), purpose)
+    return UsedFile(path.relative_to(ROOT).as_posix(), len(text.splitlines()), len(called), len(run & called), purpose)
+
+
+def _statements(tree: ast.AST) -> Iterator[range]:
+    """The lines of every simple statement, and those of the first part of every compound one, such as `with ...:`."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(node, ast.stmt) and isinstance(body, list):
+            yield range(node.lineno, max(node.lineno + 1, body[0].lineno))
+        elif isinstance(node, ast.stmt):
+            yield range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 
 def _functions(tree: ast.AST) -> Iterator[range]:
@@ -129,11 +167,22 @@ def _functions(tree: ast.AST) -> Iterator[range]:
 
 
 def _table(files: list[UsedFile]) -> Iterator[str]:
-    yield "| | File | Lines | Lines of called functions | What it is |"
+    decisive = [file for file in files if not file.is_around]
+    yield from _rows("decide what the run computes", decisive, first=1)
+    yield from ("",)
+    yield from _rows("check, watch, report or save", files[len(decisive) :], first=len(decisive) + 1)
+    yield from ("",)
+    called, run = sum(file.called_lines for file in files), sum(file.run_lines for file in files)
+    yield f"Together: {len(files)} files of {sum(file.lines for file in files):,} lines; {called:,} lines of the called"
+    yield f"functions, of which {run:,} ran."
+
+
+def _rows(what: str, files: list[UsedFile], first: int) -> Iterator[str]:
+    yield f"| | Files that {what} | Lines of called functions | Lines that ran | What it is |"
     yield "|--:|---|--:|--:|---|"
-    yield from (file.row(number) for number, file in enumerate(files, start=1))
-    lines, called = sum(file.lines for file in files), sum(file.called_lines for file in files)
-    yield f"| | {len(files)} files | {lines} | {called} | |"
+    yield from (file.row(number) for number, file in enumerate(files, start=first))
+    called, run = sum(file.called_lines for file in files), sum(file.run_lines for file in files)
+    yield f"| | **{len(files)} files** | **{called:,}** | **{run:,}** | |"
 
 
 def _compare(listed: list[str], found: list[str]) -> int:
