@@ -10,7 +10,7 @@ import typer
 
 from nest_ssl.cli import data
 from nest_ssl.cli.bench import bench
-from nest_ssl.cli.common_options import ConfigName, ConfigPath, Overrides, command_line
+from nest_ssl.cli.common_options import AsJson, ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.doctor import doctor
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.export import export
@@ -128,7 +128,7 @@ def align(
 def convert(
     source: Annotated[Path, typer.Argument(help=".nemo, .safetensors or Lightning .ckpt")],
     target: Annotated[Path, typer.Argument(help=".nemo or .safetensors")],
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert a model to another format; configuration and weights stay the same.
 

@@ -17,6 +17,11 @@ ConfigPath = Annotated[
 ]
 ConfigName = Annotated[str, typer.Option("--config-name", "-cn", help="file in that folder")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ... (default: a GPU if there is one)")]
+AsJson = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+Quick = Annotated[bool, typer.Option("--quick", help="read headers only; misses damage, silence and NaN")]
+ProblemFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="write every problem to this file, as JSON lines")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="processes (default: one per processor)")]
 Channel = Annotated[
     str | None,

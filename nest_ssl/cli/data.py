@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import Channel, Workers
+from nest_ssl.cli.common_options import AsJson, Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.manifest import manifest as make_manifest
 from nest_ssl.cli.manifest import split
@@ -32,9 +32,7 @@ def check(
             metavar="FOLDER", help="write lines without problems to NAME.clean.json here; for one manifest, a file"
         ),
     ] = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write every problem to this file, as JSON lines")
-    ] = None,
+    report: ProblemFile = None,
     sample_rate: Annotated[
         int | None, typer.Option(min=1, metavar="HZ", help="report other rates as a problem (default: no)")
     ] = None,
@@ -50,9 +48,9 @@ def check(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="kind of problem to ignore; may be repeated")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="read headers only; misses damage, silence and NaN")] = False,
+    quick: Quick = False,
     workers: Workers = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Read all audio of manifests, and report everything that is wrong with it.
 
@@ -131,7 +129,7 @@ def tar(
         list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the printed training command")
     ] = None,
     workers: Workers = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put a manifest's audio into tar files, which network and spinning disks read faster than many small files.
 

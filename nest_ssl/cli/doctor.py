@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import ConfigName, ConfigPath, Overrides, command_line
+from nest_ssl.cli.common_options import AsJson, ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.exits import exit_with
 
 
@@ -20,7 +20,7 @@ def doctor(
         str | None,
         typer.Option(metavar="SECONDS", help="lengths of clips to try, such as 5,10,20 (default: those of the data)"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check this machine and a configuration, measure, and recommend batch size, workers and precision.
 

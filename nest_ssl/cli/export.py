@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nest_ssl.cli.common_options import AsJson
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import LINE_SECONDS
 from nest_ssl.printable import printable, say, say_lines
@@ -37,7 +38,7 @@ def export(
     force: Annotated[
         bool, typer.Option("--force", help="replace a README.md that was not written by this command")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write the encoder in a format for other programs, and check that it computes what the model computes.
 

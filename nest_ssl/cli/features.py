@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from nest_ssl.cli.common_options import Channel, Device, channel, usable_device
+from nest_ssl.cli.common_options import AsJson, Channel, Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import say
 
@@ -36,7 +36,7 @@ def features(
         Literal["skip", "stop"], typer.Option(help="audio that cannot be read: skip and report it, or stop")
     ] = "skip",
     device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write an encoder's features of files and manifests, one file per utterance, and an index.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import Channel, Workers
+from nest_ssl.cli.common_options import Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
 
 GroupBy = Annotated[
@@ -46,10 +46,8 @@ def manifest(
         typer.Option(metavar="FOLDER", help="write FLAC copies of files that only ffmpeg reads here (m4a, webm, ...)"),
     ] = None,
     channel_selector: Channel = None,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="write every problem to this file, as JSON lines")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="read headers only; misses damage, silence and NaN")] = False,
+    report: ProblemFile = None,
+    quick: Quick = False,
     workers: Workers = None,
     force: Force = False,
 ) -> None:

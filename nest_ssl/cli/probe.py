@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import Channel, Device, channel, usable_device
+from nest_ssl.cli.common_options import AsJson, Channel, Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import say
 
@@ -30,7 +30,7 @@ def probe(
     seed: Annotated[int, typer.Option(min=0, help="seed of splits and random weights")] = 0,
     channel_selector: Channel = None,
     device: Device = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fit a linear probe on a frozen encoder, and report whether the encoder learned something.
 
