@@ -1,7 +1,7 @@
 """Mixing a batch with noise and with its own other speakers, the denoising half of NEST (arXiv:2408.13106).
 
-All draws come from Python's global `random`, in NeMo's order. An utterance that is left alone keeps the noise that was
-sampled for it, at full level: also NeMo's.
+All random numbers come from Python's global `random`, in NeMo's order. As in NeMo, an utterance that is not augmented
+is mixed with its sampled noise at full level.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from nest_ssl.data.batch import AudioNoiseBatch
 
-_TWISTER = np.random.RandomState(0)  # takes over the state of Python's generator; making one costs more than its draws
+_TWISTER = np.random.RandomState(0)  # gets the state of Python's generator; making a new one costs more than the draws
 
 
 class SpeakerNoiseAugmentation:
-    """Add to an utterance one stretch of its noise, or of another utterance of the batch, at a random energy ratio.
+    """Add one segment of its noise, or of another utterance of the batch, to an utterance, at a random energy ratio.
 
-    `prob` is the share of utterances that are mixed and `noise_ratio` the share of those that get noise rather than a
-    speaker; ratios `r` are in dB of the utterance over what is added, mix rates the stretch's share of the utterance.
+    `prob` is the share of augmented utterances, `noise_ratio` the share of those that get noise instead of a speaker.
+    Ratios `r` are in dB, the utterance over the added segment; mix rates are the segment's share of the utterance.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SpeakerNoiseAugmentation:
         self.max_mix_rate = max_mix_rate
 
     def __call__(self, batch: AudioNoiseBatch) -> AudioNoiseBatch:
-        """Fill `noisy_audio`; `noise` becomes what was added, and `noise_len` the length of the noisy audio."""
+        """Fill `noisy_audio`; `noise` becomes the added signal, and `noise_len` the length of the noisy audio."""
         for index in range(len(batch.audio)):
             if random.random() <= self.prob:
                 audio_len = int(batch.audio_len[index])
@@ -61,7 +61,7 @@ class SpeakerNoiseAugmentation:
         return dataclasses.replace(batch, noisy_audio=noisy_audio, noisy_audio_len=batch.noise_len)
 
     def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
-        """What to add to one utterance, over its own length (S)."""
+        """Return the signal to add to one utterance, of its length (S)."""
         audio_len = int(batch.audio_len[index])
         mix_len = self.draw_mix_len(batch.audio_len[index])
         mix_start = random.randint(0, audio_len - mix_len - 1) if audio_len > mix_len else 0
@@ -80,21 +80,21 @@ class SpeakerNoiseAugmentation:
         return added
 
     def draw_mix_len(self, audio_len: Tensor) -> int:
-        """Samples to mix. `audio_len` stays a tensor: its product with a rate is rounded to float32, as in NeMo."""
+        """Draw how many samples to mix; `audio_len` is a tensor, because NeMo rounds its product to float32."""
         if self.min_mix_rate == self.max_mix_rate:
             return max(1, int(audio_len * self.min_mix_rate))
         shortest, longest = int(audio_len * self.min_mix_rate), int(audio_len * self.max_mix_rate) - 1
         return random.randint(shortest, max(shortest, longest))
 
     def draw_mode(self, batch_size: int) -> tuple[str, float]:
-        """`noise` or `speech`, and at what energy ratio in dB; an utterance alone in its batch has but noise."""
+        """Draw `noise` or `speech` and the energy ratio in dB; a batch of one utterance always gets noise."""
         if random.random() < self.noise_ratio or batch_size == 1:
             return "noise", random.uniform(*self.r_noise)
         return "speech", random.uniform(*self.r_speech)
 
 
 class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
-    """As `SpeakerNoiseAugmentation`, but in several stretches, and from several other speakers of the batch."""
+    """Like `SpeakerNoiseAugmentation`, with several segments from several other speakers of the batch."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
         self.num_speakers = (min_num_speakers, max_num_speakers)
 
     def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
-        """What to add to one utterance, over its own length (S)."""
+        """Return the signal to add to one utterance, of its length (S)."""
         audio_len = int(batch.audio_len[index])
         mix_len = self.draw_mix_len(batch.audio_len[index])
         num_segments = random.randint(*self.num_segments)
@@ -134,7 +134,7 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
             segments = _draw_speech_segments(batch, index, segment_lens, num_speakers)
 
         added = torch.zeros(audio_len)
-        first_start, last_start = 0, audio_len - mix_len  # where a segment may begin, so that the others still fit
+        first_start, last_start = 0, audio_len - mix_len  # a segment starts in this range, so that the others fit
         for segment in segments:
             start = random.randint(first_start, last_start - 1) if first_start < last_start else first_start
             added[start : start + len(segment)] = segment
@@ -143,7 +143,7 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
         return added.mul_(_mix_scale(batch.audio[index, :audio_len], added, energy_ratio))
 
     def draw_mix_len(self, audio_len: Tensor) -> int:
-        """Samples to mix, at least one; here the rate is drawn, not the length."""
+        """Draw how many samples to mix, at least one; this class draws the rate, not the length."""
         mix_rate = self.min_mix_rate
         if self.min_mix_rate < self.max_mix_rate:
             mix_rate = random.uniform(self.min_mix_rate, self.max_mix_rate)
@@ -151,29 +151,29 @@ class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
 
 
 def draw_segment_lens(num_segments: int, total: int) -> list[int]:
-    """Deal `total` samples to segments one by one; lengths in the order in which the segments got their first sample.
+    """Assign `total` samples to random segments; return the segment lengths, ordered by first assigned sample.
 
-    This is `random.choices(range(num_segments), k=total)` and its draws, counted, but drawn in C: Python's generator
-    and NumPy's are the same Mersenne Twister. A segment that got nothing is absent.
+    This equals counting `random.choices(range(num_segments), k=total)`, with the same random numbers, but drawn in C:
+    Python's generator and NumPy's are the same Mersenne Twister. A segment without samples is absent.
     """
     version, (*words, position), gauss_next = random.getstate()
     _TWISTER.set_state(("MT19937", np.array(words, dtype=np.uint32), position, 0, 0.0))
     drawn = _TWISTER.random_sample(total)
     state = _TWISTER.get_state(legacy=False)["state"]
     random.setstate((version, (*state["key"].tolist(), state["pos"]), gauss_next))
-    if num_segments == 1:  # as the usual configuration says: one segment gets all, whatever was drawn
+    if num_segments == 1:  # the usual configuration: one segment gets all samples
         return [total]
 
-    dealt_to = (drawn * num_segments).astype(np.intp)
-    lengths = np.bincount(dealt_to).tolist()
+    assigned = (drawn * num_segments).astype(np.intp)
+    lengths = np.bincount(assigned).tolist()
     present = [segment for segment, length in enumerate(lengths) if length]
-    return [lengths[segment] for segment in sorted(present, key=lambda segment: np.argmax(dealt_to == segment))]
+    return [lengths[segment] for segment in sorted(present, key=lambda segment: np.argmax(assigned == segment))]
 
 
 def _draw_speech_segments(
     batch: AudioNoiseBatch, index: int, segment_lens: list[int], num_speakers: int
 ) -> list[Tensor]:
-    """A random part of another speaker for each segment: each drawn speaker in turn, then whichever chance says."""
+    """Return a random part of another speaker for each segment: each drawn speaker once, then a random one."""
     others = [speaker for speaker in range(len(batch.audio)) if speaker != index]
     speakers = random.sample(others, k=min(num_speakers, len(others)))
     segments = []
@@ -192,14 +192,14 @@ def _draw_speech_segments(
 
 
 def _repeated(signal: Tensor, length: int) -> Tensor:
-    """The signal over and over up to a length; silence if there is nothing to repeat."""
+    """Repeat a signal up to a length; an empty signal gives silence."""
     if len(signal) == 0:
         return signal.new_zeros(length)
     return signal.repeat(math.ceil(length / len(signal)))[:length]
 
 
 def _mix_scale(audio: Tensor, added: Tensor, energy_ratio: float) -> float:
-    """The factor for `added` that puts its mean energy `energy_ratio` dB below that of the audio."""
+    """Return the factor for `added` that puts its mean energy `energy_ratio` dB below that of the audio."""
     if len(added) == 0:
         return 0.0
     audio_energy = torch.sum(audio**2) / len(audio)

@@ -1,4 +1,4 @@
-"""An utterance with its noise, a batch of them, and how the one becomes the other."""
+"""An utterance with its noise, a batch of them, and the collation that makes batches."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class AudioNoiseItem:
     audio_len: Tensor
     noise: Tensor
     noise_len: Tensor
-    problems: tuple[Problem, ...] = ()  # of the audio that was read for it, in whose place it may stand
+    problems: tuple[Problem, ...] = ()  # of its audio, and of skipped audio that it replaces
 
 
 @dataclass(kw_only=True)
 class AudioNoiseBatch:
-    """Clean, noise and noisy signals (B, S), zero after their lengths (B); noisy means nothing until mixed."""
+    """Clean, noise and noisy signals (B, S), zero after their lengths (B); noisy audio is undefined until mixing."""
 
     sample_id: list[str] = field(default_factory=list)
     audio: Tensor
@@ -35,15 +35,15 @@ class AudioNoiseBatch:
     noise_len: Tensor
     noisy_audio: Tensor = field(default_factory=lambda: torch.empty(0))
     noisy_audio_len: Tensor = field(default_factory=lambda: torch.empty(0))
-    problems: tuple[Problem, ...] = ()  # of all audio that was read for it
+    problems: tuple[Problem, ...] = ()  # of all audio read for it
 
     @property
     def skipped(self) -> int:
-        """How many utterances others stand in for."""
+        """The number of skipped utterances, which others replace."""
         return sum(problem.outcome == "skipped" for problem in self.problems)
 
     def pin_memory(self) -> AudioNoiseBatch:
-        """Called by the DataLoader: copies to a GPU can then run beside computation."""
+        """Pin all tensors (called by the DataLoader), so that copies to a GPU run in parallel with computation."""
         for name, value in vars(self).items():
             if isinstance(value, Tensor):
                 setattr(self, name, value.pin_memory())
@@ -54,10 +54,10 @@ BatchAugmentor = Callable[[AudioNoiseBatch], AudioNoiseBatch]
 
 
 def collate_audio_noise(items: Sequence[AudioNoiseItem], batch_augmentor: BatchAugmentor | None) -> AudioNoiseBatch:
-    """Pad to the longest utterance, cutting longer noise, and mix: by the augmentor, or plainly where there is none."""
+    """Pad to the longest utterance, cut longer noise, and mix: by the augmentor or, without one, by adding noise."""
     longest = max(len(item.audio) for item in items)
-    # In one piece: malloc keeps that for the next batch, but gives three pieces back to the system, and to fetch new
-    # pages from it takes five times as long as to fill them.
+    # One allocation: malloc reuses it for the next batch. Three smaller ones would be returned to the system, and
+    # getting new pages from it takes five times as long as filling them.
     audio, noise, noisy_audio = torch.empty(3, len(items), longest)
     batch = AudioNoiseBatch(
         sample_id=[item.sample_id for item in items],
@@ -75,7 +75,7 @@ def collate_audio_noise(items: Sequence[AudioNoiseItem], batch_augmentor: BatchA
 
 
 def _fill(rows: Tensor, signals: Sequence[Tensor]) -> Tensor:
-    """Put signals of any lengths into (B, S), cut or followed by zeros."""
+    """Copy signals of any length into (B, S), cut or padded with zeros."""
     for row, signal in zip(rows, signals, strict=True):
         row[: len(signal)] = signal[: len(row)]
         row[len(signal) :] = 0

@@ -1,4 +1,4 @@
-"""The manifest as a dataset: utterances, each with noise drawn for it."""
+"""The dataset of a manifest: utterances, each with randomly drawn noise."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ from nest_ssl.data.manifest import load_manifest
 from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.noise import load_noise_manifest, sample_noise
 from nest_ssl.data.paths import split_paths
-from nest_ssl.data.problems import Problem, SuspiciousPolicy, UnreadablePolicy, giving_up, usable
-from nest_ssl.errors import ManifestError
+from nest_ssl.data.problems import (
+    Problem,
+    SuspiciousPolicy,
+    UnreadablePolicy,
+    may_use,
+    skip_unreadable,
+    too_many_skipped,
+)
+from nest_ssl.errors import AudioError, ManifestError
 
-MOST_SKIPPED_IN_A_ROW = 100  # more than this is not a few bad files but a wrong folder
+MOST_SKIPPED_IN_A_ROW = 100  # more than this means a wrong folder, not a few bad files
 
 PadMode = Literal["repeat", "zero"]
 
@@ -31,11 +38,11 @@ PadMode = Literal["repeat", "zero"]
 class AudioNoiseDataset(Dataset[AudioNoiseItem]):
     """Utterances of one or more manifests, with random noise of the same length from the noise manifests.
 
-    `unreadable_audio` says what a file that cannot be read, is empty, holds NaN or too many channels means: `skip`
-    takes the next usable utterance in its place, `stop` raises. (NeMo stops at a broken file and trains on silence in
-    place of an empty one.) `suspicious_audio` says the same of a file that is silent or not as long as the manifest
-    says; `use` is what NeMo does. Whatever is wrong travels with the item, see `problems.py`. `numerics` says which
-    noise is read again: see `load_noise_audio`. `key` is the configuration node the arguments come from, for errors.
+    `unreadable_audio` applies to a file that cannot be read, is empty, or has NaN or too many channels: `skip` uses the
+    next usable utterance instead, `stop` raises. (NeMo stops at an unreadable file, and trains on silence instead of an
+    empty one.) `suspicious_audio` applies to a file that is silent or not as long as the manifest says; `use` is NeMo's
+    way. The item carries all problems, see `problems.py`. `numerics` decides which noise is read again, see
+    `load_noise_audio`. `key` is the configuration node of the arguments, for errors.
     """
 
     def __init__(
@@ -80,11 +87,17 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         return len(self.manifest)
 
     def __getitem__(self, index: int) -> AudioNoiseItem:
-        audio, index, problems = self._usable_audio(int(index))
-        return self.item(index, audio, problems)
+        """Return the utterance at `index` or, if it is skipped, the next usable one."""
+        index, problems = int(index), list[Problem]()
+        for _ in range(min(MOST_SKIPPED_IN_A_ROW, len(self))):
+            audio = self.read(index, problems)
+            if audio is not None:
+                return self.item(index, audio, problems)
+            index = (index + 1) % len(self)
+        raise too_many_skipped(problems)
 
     def item(self, index: int, audio: Tensor, problems: list[Problem]) -> AudioNoiseItem:
-        """An utterance of the manifest, made long enough, with noise drawn for it."""
+        """Return an utterance, lengthened to the minimum, with noise drawn for it."""
         audio = pad_audio(audio, self.min_audio_len, self.pad_audio_mode)
         noise, noise_len = sample_noise(
             self.noise_data, self.sample_rate, len(audio), numerics=self.numerics, problems=problems
@@ -99,46 +112,34 @@ class AudioNoiseDataset(Dataset[AudioNoiseItem]):
         )
 
     def collate_fn(self, items: Sequence[AudioNoiseItem]) -> AudioNoiseBatch:
-        """A batch of items, mixed with noise."""
+        """Return a batch of items, mixed with noise."""
         return collate_audio_noise(items, self.batch_augmentor)
 
     def read(self, index: int, problems: list[Problem], file: AudioFile | None = None) -> Tensor | None:
-        """The audio of an entry, or None for one to be skipped; what is wrong with it is added to `problems`.
+        """Return the audio of an entry, or None if it is skipped; add its problems to `problems`.
 
-        `file` stands for the one that the manifest names, where that is not on the disk by itself.
+        `file` replaces the file that the manifest names, if that is a member of a tar file.
         """
         entry = self.manifest[index]
         if file is not None:
             entry = replace(entry, audio_file=file.path)
-        samples = usable(
-            entry,
-            lambda: read_entry(
+        try:
+            samples, found = read_entry(
                 entry,
                 target_sr=self.sample_rate,
                 int_values=self.int_values,
                 trim=self.trim,
                 channel_selector=self.channel_selector,
                 file=file,
-            ),
-            problems,
-            unreadable=self.unreadable_audio,
-            suspicious=self.suspicious_audio,
-        )
-        return None if samples is None else torch.from_numpy(samples)
-
-    def _usable_audio(self, index: int) -> tuple[Tensor, int, list[Problem]]:
-        """The audio at `index` or, if it is skipped, after it; which index that was; what was wrong on the way."""
-        problems: list[Problem] = []
-        for _ in range(min(MOST_SKIPPED_IN_A_ROW, len(self))):
-            audio = self.read(index, problems)
-            if audio is not None:
-                return audio, index, problems
-            index = (index + 1) % len(self)
-        raise giving_up(problems)
+            )
+        except AudioError as error:
+            problems.append(skip_unreadable(entry, error, self.unreadable_audio))
+            return None
+        return torch.from_numpy(samples) if may_use(found, self.suspicious_audio, problems) else None
 
 
 def pad_audio(audio: Tensor, min_len: int, pad_audio_mode: PadMode) -> Tensor:
-    """Lengthen audio (S) to `min_len` samples: by `repeat`ing it, or by `zero`s, which also fill what is empty."""
+    """Lengthen audio (S) to `min_len` samples by repeating it or by zeros; empty audio becomes zeros."""
     if pad_audio_mode not in ("repeat", "zero"):
         raise ValueError(f"pad_audio_mode is {pad_audio_mode!r}; expected 'repeat' or 'zero'")
     if len(audio) >= min_len:

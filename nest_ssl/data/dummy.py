@@ -1,4 +1,4 @@
-"""The corpus that ships as a recipe: speech-like audio, noise and manifests, the same bytes on every run."""
+"""Make the dummy corpus: synthetic speech, noise and manifests, the same bytes on every run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MARKER = "corpus.json"  # written last: a corpus with the right one is complete
 
 @dataclass(frozen=True)
 class DummyCorpus:
-    """Where the three manifests are."""
+    """The paths of the three manifests."""
 
     train_manifest: Path
     val_manifest: Path
@@ -41,7 +41,7 @@ class DummyCorpus:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that the audio depends on; a corpus made from another recipe is made anew."""
+    """Everything that the audio depends on; a corpus of another recipe is replaced."""
 
     train: int
     val: int
@@ -50,7 +50,7 @@ class Recipe:
     version: int = 1
 
     def audio(self, split: str, index: int) -> np.ndarray:
-        """The samples of one file, at a peak of 1."""
+        """Return the samples of one file, at a peak of 1."""
         if split == "noise":
             return self._noise(index, RandomState([self.seed, 4, index]))
         draw = RandomState([self.seed, 2 if split == "train" else 3, index])
@@ -58,7 +58,7 @@ class Recipe:
         return speech(Voice.number(index % VOICES, self.seed), round(seconds * SAMPLE_RATE), draw)
 
     def _noise(self, index: int, draw: RandomState) -> np.ndarray:
-        """Four kinds take turns; four files are longer than any utterance, the next four shorter, and so on."""
+        """Return noise of four kinds in turn; four files are longer than any utterance, the next four shorter."""
         shortest, longest = (LONGEST + 3, LONGEST + 10) if index // 4 % 2 == 0 else (3, 8)  # seconds
         length = round(draw.uniform(shortest, longest) * SAMPLE_RATE)
         if index % 4 == 3:
@@ -76,10 +76,10 @@ def make_dummy_corpus(
     force: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> DummyCorpus:
-    """Make the corpus in `folder`, unless it is there already; `progress` hears how many of how many files are done.
+    """Make the corpus in `folder`, unless it is complete; call `progress` with the numbers of files done and in all.
 
-    A file appears whole or not at all, and a manifest after the audio it names. Manifests name it relative to
-    themselves, so that the folder can be moved.
+    Files are written atomically, a manifest after its audio. Paths in manifests are relative to the manifest, so that
+    the folder can be moved.
     """
     recipe = Recipe(train, val, noise, seed)
     manifests = {split: folder / f"{split}_manifest.json" for split in ("train", "val", "noise")}
@@ -88,7 +88,7 @@ def make_dummy_corpus(
         log.info("%s is complete already", folder)
         return corpus
     with lock_folder(folder, "wait for its end", waiting=lambda who: _tell_of_wait(folder, who)):
-        if force or not _is_complete(folder, recipe, manifests):  # while this one waited, another may have made it
+        if force or not _is_complete(folder, recipe, manifests):  # another process may have made it meanwhile
             _make(folder, recipe, manifests, progress)
     return corpus
 
@@ -98,7 +98,7 @@ def _make(
 ) -> None:
     for split, manifest in manifests.items():
         if manifest.exists() and not _is_ours(manifest, split):
-            raise NestError(f"{manifest}: is not one of dummy data, which would replace it; give another folder")
+            raise NestError(f"{manifest}: is not a manifest of dummy data and would be replaced; give another folder")
     (folder / MARKER).unlink(missing_ok=True)
     counts = {"train": recipe.train, "val": recipe.val, "noise": recipe.noise}
     done, total = 0, sum(counts.values())
@@ -119,14 +119,14 @@ def _make(
 
 
 def is_generated(manifest: str) -> bool:
-    """Whether this path names a manifest of the dummy corpus, wherever that is, and whether it was made or not."""
+    """Return whether this path is a manifest of the dummy corpus, in any folder, whether or not it exists."""
     path = Path(resolve_path(manifest))
     names = [f"{split}_manifest.json" for split in SPLITS]
     return path.name in names and (path.parent.name == FOLDER or (path.parent / MARKER).is_file())
 
 
 def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bool:
-    """Whether this very recipe was followed to its end, and nothing has been removed since."""
+    """Return whether the corpus of this recipe is complete."""
     try:
         if json.loads((folder / MARKER).read_text(encoding="utf-8")) != asdict(recipe):
             return False
@@ -138,7 +138,7 @@ def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bo
 
 
 def _is_ours(manifest: Path, split: str) -> bool:
-    """Whether a manifest names nothing but audio that is made here."""
+    """Return whether a manifest names only audio that is made here."""
     try:
         names = [json.loads(line)["audio_filepath"] for line in manifest.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError, KeyError, TypeError):
@@ -147,7 +147,7 @@ def _is_ours(manifest: Path, split: str) -> bool:
 
 
 def _write_wav(path: Path, samples: np.ndarray) -> None:
-    """16-bit PCM; the standard library's writer gives the same bytes everywhere."""
+    """Write 16-bit PCM with the standard library, which writes the same bytes on every system."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     with wave.open(str(temporary), "wb") as file:
         file.setnchannels(1)
@@ -168,6 +168,6 @@ def _tell_of_wait(folder: Path, who: str) -> None:
 
 
 def show_progress(done: int, total: int) -> None:
-    """One line, rewritten; where nobody watches, only its last state."""
+    """Print progress as one line that is rewritten; without a terminal, only its last state."""
     if sys.stderr.isatty() or done == total:
         print(f"\rmaking audio: {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """Noise for an utterance: a random part of a random file of the noise manifest.
 
-Every draw comes from NumPy's global generator, in NeMo's order: the file, then an offset for each attempt.
+Every random number comes from NumPy's global generator, in NeMo's order: the file, then an offset for each attempt.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 def load_noise_manifest(
     noise_manifest: str | Sequence[str] | None, key: str = "noise_manifest"
 ) -> Sequence[ManifestEntry]:
-    """The entries of one or more noise manifests; none for None. `key` is the configuration key, for the errors."""
+    """Return the entries of one or more noise manifests; none for None. `key` is the configuration key, for errors."""
     if noise_manifest is None:
         return []
     paths = split_paths(noise_manifest)
@@ -48,14 +48,14 @@ def load_noise_audio(
     max_trial: int = 100,
     numerics: Numerics = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Noise (S) of at most `max_audio_len` samples, and its length before padding.
+    """Return noise (S) of at most `max_audio_len` samples, and its length before padding.
 
-    From a file that is longer, a random part is read, and another one if it is empty; if the last one was empty still,
-    white noise is added to it. What counts as empty is up to `numerics`:
-    `exact`: unless the sum of its samples is positive another part is read, and white noise takes a sum of exactly
-    zero. This is NeMo's test, which half of all good parts fail and which decides how many numbers are drawn.
-    `fast`: a part without any sound. Fewer offsets are drawn, so NumPy's generator parts from NeMo's at the first part
-    whose sum is not positive; the parts that are used are as random as before.
+    A random part of a longer file is read, and another one while it is empty; if the last one is empty too, white noise
+    is added to it. `numerics` defines "empty":
+    `exact`: the sum of the samples is not positive; white noise needs a sum of exactly zero. This is NeMo's test. Half
+    of all good parts fail it, and it decides how many random numbers are drawn.
+    `fast`: all samples are zero. Fewer offsets are drawn, so NumPy's generator differs from NeMo's after the first part
+    whose sum is not positive; the used parts are equally random.
     """
     longest = None if max_audio_len is None else max_audio_len / sample_rate  # seconds
     with AudioFile(_one_file(sample)) as file:
@@ -70,7 +70,7 @@ def load_noise_audio(
             part = parts.at(sample.offset, sample.duration)
         samples = to_float(part.read())
     if part.sound == 0:
-        _warn_once(f"{sample.line}: {sample.audio_file} sums to zero as a silent file does; adding white noise to it")
+        _warn_once(f"{sample.line}: {sample.audio_file} sums to zero like a silent file; adding white noise to it")
         samples = samples + _white_noise(len(samples), min_white_noise_db, max_white_noise_db)
     noise = torch.from_numpy(samples.astype(np.float32, copy=False))
     length = torch.tensor(len(noise))
@@ -88,10 +88,10 @@ def sample_noise(
     numerics: Numerics = "exact",
     problems: list[Problem] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Noise (S) of `max_audio_len` samples from a random file, and its length before padding.
+    """Return noise (S) of `max_audio_len` samples from a random file, and its length before padding.
 
-    A file that cannot be read is replaced by another draw and added to `problems`; without noise data, or after
-    `max_trial` bad files, the noise is silence.
+    If a file cannot be read, another one is drawn and the problem added to `problems`. Without noise data, or after
+    `max_trial` unreadable files, the noise is silence.
     """
     problems = [] if problems is None else problems
     for _ in range(max_trial if noise_data else 0):
@@ -101,13 +101,13 @@ def sample_noise(
         except AudioError as error:
             problems.append(broken(sample, error, "drew other noise"))
     if noise_data:
-        _warn_once(f"no noise could be read in {max_trial} attempts; going on without noise for such items")
+        _warn_once(f"no noise could be read in {max_trial} attempts; such items get no noise")
     return torch.zeros(max_audio_len), torch.tensor(max_audio_len)
 
 
 def _one_file(sample: ManifestEntry) -> str:
     if not isinstance(sample.audio_file, str):
-        message = f"{sample.audio_file[0]}: noise has one channel, not {len(sample.audio_file)} files of them"
+        message = f"{sample.audio_file[0]}: noise must have one channel, not {len(sample.audio_file)} files"
         raise AudioError(message, "channels")
     return sample.audio_file
 
@@ -119,5 +119,5 @@ def _white_noise(length: int, min_level_db: int, max_level_db: int) -> np.ndarra
 
 @lru_cache(maxsize=1000)
 def _warn_once(message: str) -> None:
-    """A bad noise file is met again and again; one line from each process is enough."""
+    """Log a message once per process: the same bad noise file is read many times."""
     log.warning(message)

@@ -1,8 +1,8 @@
-"""Parts of a noise file, each with whether it is worth mixing in; a part that is not is hardly read.
+"""Parts of a noise file, and NeMo's test whether a part is used, mostly without reading the rejected ones.
 
-NeMo's test is the sign of a sum, which half of all good parts fail, and all but a few of a file that is below zero on
-average. Here parts are read one by one until that has cost as much as the whole file, now and earlier. The whole file
-is summed then, and the sums of its blocks are kept: from then on a part is read only to be used.
+NeMo tests the sign of a sum, which rejects half of all good parts, and nearly all parts of a file with a negative mean.
+Parts are read one by one until as many samples were read as the file has. Then the whole file is summed once, and the
+sums of its blocks are kept: from then on only parts that are used are read.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.running_sum import RunningSums
 from nest_ssl.errors import AudioError
 
-_LONGEST_WHOLE = 2**25  # samples: 64 MB for half an hour; a longer file is never read as a whole
+_LONGEST_WHOLE = 2**25  # samples: 64 MB, half an hour; longer files are never read as a whole
 _FILES_REMEMBERED = 1024  # a minute of noise takes 15 kB
 
 
 @dataclass(frozen=True)
 class Part:
-    """`sound` is positive for a part to use, 0 for a silent one; `read` gives float32 or 16-bit samples (S)."""
+    """One part: `sound` is positive if it is used, 0 if it is silent; `read` returns float32 or 16-bit samples (S)."""
 
     sound: int
     read: Callable[[], np.ndarray]
@@ -35,14 +35,14 @@ class Part:
 
 @dataclass
 class _Remembered:
-    """How many samples of a file were read for their sum, and the file's sums once it was read as a whole."""
+    """How many samples of a file were read for sums, and the sums of its blocks once the whole file was read."""
 
     samples_read: int = 0
     sums: RunningSums | None = None
 
 
 class SummedParts:
-    """The parts of one file; their `sound` is the sign of their sum."""
+    """The parts of one file; `sound` is the sign of a part's sum."""
 
     def __init__(self, file: AudioFile, sample_rate: int) -> None:
         self.file = file
@@ -62,10 +62,10 @@ class SummedParts:
         return _in_memory(samples)
 
     def _sums(self, remembered: _Remembered) -> RunningSums | None:
-        """Of the whole file, once they pay."""
+        """Return the sums of the whole file, as soon as reading it costs no more than the parts did."""
         if remembered.sums is None and self.file.frames <= min(remembered.samples_read, _LONGEST_WHOLE):
             remembered.samples_read = 0
-            with suppress(AudioError):  # broken at a place that no part has touched
+            with suppress(AudioError):  # damaged where no part has been read
                 remembered.sums = RunningSums(self.file.integers())
         return remembered.sums
 
@@ -74,7 +74,7 @@ class SummedParts:
 
 
 class SoundingParts:
-    """The parts of one file; their `sound` is 1 for any sound, 0 for none at all."""
+    """The parts of one file; `sound` is 0 if all samples are zero, else 1."""
 
     def __init__(self, file: AudioFile, sample_rate: int) -> None:
         self.file = file
@@ -91,7 +91,7 @@ def _in_memory(samples: np.ndarray) -> Part:
 
 
 def _version(path: str) -> tuple[int, int]:
-    """Changes when the file does."""
+    """Return a value that changes when the file does."""
     status = Path(path).stat()
     return status.st_mtime_ns, status.st_size
 

@@ -1,14 +1,14 @@
-"""Everything that can be wrong with the audio of a manifest: its kinds, and what training does about each.
+"""Problems of the audio in a manifest: their kinds, and what training does about each.
 
-Training cannot use a broken file. A suspicious one it can, and NeMo does, so by default it is used here too and only
-reported: a healthy set and a suspicious one both give NeMo's numbers.
+Unreadable audio cannot be used. Suspicious audio can; NeMo uses it, so by default it is used here too and only
+reported. Both healthy and suspicious sets give NeMo's numbers.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 BrokenKind = Literal["unreadable", "empty", "not_finite", "channels"]
 SuspiciousKind = Literal["silent", "shorter", "longer"]
-# what only a check of manifests looks for
+# found only by `nest-ssl data check`
 ListedKind = Literal["bad_line", "duplicate", "overlap", "sample_rate", "narrow_band"]
 Kind = Literal[ListedKind, BrokenKind, SuspiciousKind]
 Outcome = Literal["used", "skipped", "drew other noise"]  # what training did with it
@@ -29,65 +29,55 @@ SuspiciousPolicy = Literal["use", "skip", "stop"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
 
-LENGTH_TOLERANCE: Seconds = 0.1  # durations are often rounded, and those of MP3 files estimated
-_SAMPLES_THAT_TELL = 1000
+LENGTH_TOLERANCE: Seconds = 0.1  # durations are often rounded, those of MP3 files estimated
+_FIRST_SAMPLES = 1000
 
 
 class Problem(NamedTuple):
-    """One thing wrong with one line of a manifest. A plain tuple: it travels with a batch, and is often not there."""
+    """One problem of one manifest line; a tuple, because batches carry it between processes."""
 
     kind: str
     file: str  # of audio
     line: str  # manifest:line
-    message: str  # for people, with file and line
+    message: str  # with file and line
     outcome: Outcome = "used"
 
 
-def suspicions(
+def find_suspicious(
     entry: ManifestEntry,
     samples: np.ndarray,
     seconds: Seconds,
     file_seconds: Seconds,
     tolerance: Seconds = LENGTH_TOLERANCE,
 ) -> list[Problem]:
-    """What is suspicious about samples (S) that were found for an entry, so many seconds of them."""
+    """Return what is suspicious about the samples (S) of an entry, which last so many seconds."""
     length = length_problem(entry, seconds, file_seconds, tolerance)
     found = [] if length is None else [length]
-    if _is_constant(samples[:_SAMPLES_THAT_TELL]) and _is_constant(samples):  # the first is nearly always enough
+    if _is_constant(samples[:_FIRST_SAMPLES]) and _is_constant(samples):  # the first test is nearly always enough
         found.append(problem(entry, "silent", f"is silent: all its samples are {samples[0]:g}"))
     return found
 
 
-def usable(
-    entry: ManifestEntry,
-    read: Callable[[], tuple[np.ndarray, list[Problem]]],
-    problems: list[Problem],
-    *,
-    unreadable: UnreadablePolicy,
-    suspicious: SuspiciousPolicy,
-) -> np.ndarray | None:
-    """The samples that `read` finds, or None for an entry to be skipped; what is wrong is added to `problems`."""
-    try:
-        samples, found = read()
-    except AudioError as error:
-        if unreadable == "stop":
-            raise with_line(error, entry) from error
-        problems.append(broken(entry, error, "skipped"))
-        return None
-    if found and suspicious == "stop":
+def skip_unreadable(entry: ManifestEntry, error: AudioError, policy: UnreadablePolicy) -> Problem:
+    """Return the problem of an entry that is skipped; raise the error, with the line, if the policy is `stop`."""
+    if policy == "stop":
+        raise with_line(error, entry) from error
+    return broken(entry, error, "skipped")
+
+
+def may_use(found: Sequence[Problem], policy: SuspiciousPolicy, problems: list[Problem]) -> bool:
+    """Return whether audio with these suspicious problems is used, and add them to `problems`; `stop` raises."""
+    if found and policy == "stop":
         raise AudioError(found[0].message, found[0].kind)
-    if found and suspicious == "skip":
-        problems.append(found[0]._replace(outcome="skipped"))  # the first will do: an utterance counts once
-        return None
+    if found and policy == "skip":
+        problems.append(found[0]._replace(outcome="skipped"))  # only the first: an utterance counts once
+        return False
     problems.extend(found)
-    return samples
+    return True
 
 
 def length_problem(entry: ManifestEntry, seconds: Seconds, file_seconds: Seconds, tolerance: Seconds) -> Problem | None:
-    """Whether fewer seconds were found than the line says, or the file goes on after what should be all of it.
-
-    A line with an offset is a part of its file, which may well go on.
-    """
+    """Return a problem if there is less audio than the line says, or if the line means the whole of a longer file."""
     if entry.duration is None:
         return None
     if seconds < entry.duration - tolerance:
@@ -98,39 +88,39 @@ def length_problem(entry: ManifestEntry, seconds: Seconds, file_seconds: Seconds
 
 
 def problem(entry: ManifestEntry, kind: Kind, what: str) -> Problem:
-    """A problem of this entry; `what` follows the file's name."""
+    """Return a problem of this entry; `what` follows the file's name in the message."""
     name = file_name(entry)
     return Problem(kind, name, entry.line, f"{name}: {what} ({entry.line})")
 
 
 def with_line(error: AudioError, entry: ManifestEntry) -> AudioError:
-    """The same error, saying which line of which manifest named the file."""
+    """Return the error with the manifest line that named the file."""
     return AudioError(f"{error} ({entry.line})", error.kind)
 
 
 def broken(entry: ManifestEntry, error: AudioError, outcome: Outcome) -> Problem:
-    """The problem that kept an entry from being read."""
+    """Return the problem of an entry that cannot be read."""
     return Problem(error.kind, file_name(entry), entry.line, str(with_line(error, entry)), outcome)
 
 
-def giving_up(problems: Sequence[Problem]) -> AudioError:
-    """The error after so many entries in a row that were skipped."""
-    return AudioError(f"{problems[-1].message}; neither could the files before it be used, giving up")
+def too_many_skipped(problems: Sequence[Problem]) -> AudioError:
+    """Return the error for too many skipped entries in a row."""
+    return AudioError(f"{problems[-1].message}; the files before it could not be used either, giving up")
 
 
 def file_name(entry: ManifestEntry) -> str:
-    """The entry's file, or the first of several."""
+    """Return the entry's file, or the first of several."""
     return entry.audio_file if isinstance(entry.audio_file, str) else entry.audio_file[0]
 
 
 def count_by_kind(kinds: Iterable[str]) -> str:
-    """`2 unreadable, 1 silent`, in the order of KINDS."""
+    """Return a text such as `2 unreadable, 1 silent`, in the order of KINDS."""
     counts = Counter(kinds)
     return ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
 
 
 class ProblemWarnings:
-    """Names the first problems of a process in its log, each once: thousands would drown everything else."""
+    """Log the first problems of a process, each once; thousands of lines would hide everything else."""
 
     def __init__(self, most: int = 20) -> None:
         self.most = most
@@ -142,7 +132,7 @@ class ProblemWarnings:
                 self._named.add(problem)
                 log.warning("%s; %s", problem.message, problem.outcome)
                 if len(self._named) == self.most:
-                    log.warning("further problems with audio are counted but not named here")
+                    log.warning("further problems with audio are counted but not logged here")
 
 
 def _is_constant(samples: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""The sign of a float32 sum over samples, without making the sum: NeMo's test for noise that is worth mixing in."""
+"""The sign of a sequential float32 sum, mostly without computing the sum: NeMo's test whether noise is used."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 _BLOCK = 256  # samples; a sum of that many 16-bit integers fits 32 bits
 _LARGEST_EXACT = 2.0**24  # up to here float32 holds every integer
 
-Read = Callable[[int, int], np.ndarray]  # the samples from one place to before another
+Read = Callable[[int, int], np.ndarray]  # (start, stop) -> samples
 
 
 class RunningSums:
     """Signs of the sums of any parts of a signal (S), float32 or 16-bit integers, from the sums of its blocks.
 
-    Meant is the sum from left to right, rounded to float32 after each sample, as Python's `sum` makes it (NumPy's own
-    order rounds differently). It differs from the true sum by at most n eps max|S_k|, S_k the true sums on the way.
-    The sums of blocks bound those at a fraction of the cost; only where that leaves the sign open is the sum made.
-    Integers have the sign of the floats they stand for, as scaling by a power of two changes no rounding.
-    The samples are not kept: `sign` reads again the few that it needs.
+    The sum is defined from left to right, rounded to float32 after each sample, like Python's `sum` (NumPy's order
+    rounds differently). It differs from the exact sum by at most n eps max|S_k|, with S_k the exact partial sums. Block
+    sums bound these at a fraction of the cost; only if the bound does not decide the sign is the sum computed.
+    16-bit integers give the sign of the floats they represent: scaling by a power of two changes no rounding.
+    The samples are not kept; `sign` reads the few that it needs.
     """
 
     def __init__(self, samples: np.ndarray) -> None:
@@ -31,7 +31,7 @@ class RunningSums:
         self._peak = _peak(samples)
 
     def sign(self, read: Read, start: int = 0, stop: int | None = None) -> int:
-        """1, 0 or -1 for the samples from `start` to before `stop`."""
+        """Return 1, 0 or -1: the sign of the sum from `start` up to, not including, `stop`."""
         stop = self.length if stop is None else min(stop, self.length)
         first, last = -(-start // _BLOCK), stop // _BLOCK  # the blocks that lie within
         rounding = (stop - start) * float(np.finfo(np.float32).eps)
@@ -39,7 +39,7 @@ class RunningSums:
             head, tail = _sum(read(start, first * _BLOCK)), _sum(read(last * _BLOCK, stop))
             sums = head + np.cumsum(self._of_blocks[first:last], dtype=np.float64)
             total = float(sums[-1]) + tail
-            # inside a block a sum is off those at its ends by no more than the peaks could make it
+            # within a block, a partial sum differs from those at its ends by at most a block of peaks
             largest = max(abs(head), float(sums.max()), -float(sums.min())) + _BLOCK * self._peak
             is_exact = self._is_integer and largest <= _LARGEST_EXACT
             if is_exact or abs(total) > rounding * largest:

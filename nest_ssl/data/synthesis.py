@@ -1,8 +1,8 @@
-"""Speech-like and noise-like signals from NumPy alone, for corpora that anybody may have.
+"""Synthesise speech-like and noise-like signals with NumPy, for a corpus without a licence.
 
-Speech is made as voices make it: a pulse train or a hiss, through resonances (formants) that move between the targets
-of a few phones. Words repeat, so that what is masked can be told from what is around it. Time-varying filters work on
-short-time spectra; no loop runs over samples.
+Speech follows the source-filter model: a pulse train or a hiss, through resonances (formants) that move between the
+targets of a few phones. Words repeat, so that masked frames can be predicted from their context. Time-varying filters
+work on short-time spectra; no loop runs over samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WINDOW = 4 * HOP
 FREQUENCIES = np.fft.rfftfreq(WINDOW, 1 / SAMPLE_RATE)  # Hz
 HANN = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)
 
-# a phone's targets: formants 1-3 in Hz, strength of voice, strength of hiss, centre of the hiss in Hz; its length in ms
+# targets of a phone: formants 1-3 in Hz, level of voice, level of hiss, centre of the hiss in Hz; its length in ms
 PHONES = {
     "a": (730, 1090, 2440, 1.00, 0.00, 3000, 110),
     "e": (530, 1840, 2480, 0.95, 0.00, 3000, 100),
@@ -44,7 +44,7 @@ LEXICON = (
 
 @dataclass(frozen=True)
 class Voice:
-    """What tells one speaker from another."""
+    """The properties of one speaker's voice."""
 
     pitch: float  # Hz
     tract: float  # formants relative to the table
@@ -53,7 +53,7 @@ class Voice:
 
     @classmethod
     def number(cls, index: int, seed: int) -> Voice:
-        """The same voice whenever it is asked for; even numbers are low, odd ones high."""
+        """Return voice `index`, always the same one; even numbers are low voices, odd ones high."""
         draw = RandomState([seed, 1, index])
         low = index % 2 == 0
         return cls(
@@ -65,7 +65,7 @@ class Voice:
 
 
 def speech(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
-    """`length` samples of one voice saying words of the lexicon, with pauses, at a peak of 1."""
+    """Return `length` samples of one voice that says words of the lexicon, with pauses, at a peak of 1."""
     targets = _phone_targets(voice, length, draw)  # (frames, 6)
     voiced, hiss, centre = targets[:, 3, None], targets[:, 4, None], targets[:, 5, None]
     pulses = _spectra(_glottal_pulses(voice, length, draw), len(targets))
@@ -77,19 +77,19 @@ def speech(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
 
 
 def babble(length: int, seed: int, draw: RandomState) -> np.ndarray:
-    """Six voices at once."""
+    """Return six voices at once."""
     return _peak_of_one(np.sum([speech(Voice.number(100 + index, seed), length, draw) for index in range(6)], axis=0))
 
 
 def coloured_noise(length: int, draw: RandomState) -> np.ndarray:
-    """Noise whose power falls with frequency, by a random slope between white and brown."""
+    """Return noise whose power falls with frequency, with a random slope between white and brown noise."""
     spectrum = np.fft.rfft(draw.standard_normal(length))
     spectrum *= np.maximum(np.fft.rfftfreq(length, 1 / SAMPLE_RATE), 20.0) ** -draw.uniform(0.2, 1.0)
     return _peak_of_one(np.fft.irfft(spectrum, length))
 
 
 def hum(length: int, draw: RandomState) -> np.ndarray:
-    """A machine: harmonics of a slowly wavering tone, and a little hiss."""
+    """Return the sound of a machine: harmonics of a slowly varying tone, and a little hiss."""
     seconds = np.arange(length) / SAMPLE_RATE
     phase = 2 * np.pi * draw.uniform(48, 62) * (seconds + 0.002 * np.sin(2 * np.pi * 0.3 * seconds))
     tones = np.sum([np.sin(harmonic * phase) / harmonic for harmonic in range(1, 16)], axis=0)
@@ -97,7 +97,7 @@ def hum(length: int, draw: RandomState) -> np.ndarray:
 
 
 def music(length: int, draw: RandomState) -> np.ndarray:
-    """Plucked chords of a minor scale, two a second."""
+    """Return plucked chords of a minor scale, two per second."""
     beat = SAMPLE_RATE // 2
     seconds = np.arange(beat) / SAMPLE_RATE
     scale = 220.0 * 2.0 ** (np.array([0, 3, 5, 7, 10, 12]) / 12)  # Hz
@@ -107,7 +107,7 @@ def music(length: int, draw: RandomState) -> np.ndarray:
 
 
 def _phone_targets(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
-    """Targets of voice and tract for every frame, gliding from phone to phone."""
+    """Return the targets of voice and vocal tract for every frame, interpolated from phone to phone."""
     frames = -(-length // HOP)
     phones, counts = [" "], [draw.randint(5, 15)]
     while sum(counts) < frames:
@@ -123,7 +123,7 @@ def _phone_targets(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
 
 
 def _glottal_pulses(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
-    """The derivative of the air flow through the glottis; the pitch falls, wavers and jitters."""
+    """Return the derivative of the air flow through the glottis; the pitch falls, varies and jitters."""
     knots = max(2, length // 800)  # 50 ms
     slope = np.linspace(1.1, 0.9, knots) + 0.05 * np.sin(np.arange(knots) * draw.uniform(0.2, 0.5))
     pitch = voice.pitch * slope * (1 + 0.01 * draw.standard_normal(knots))
@@ -134,24 +134,24 @@ def _glottal_pulses(voice: Voice, length: int, draw: RandomState) -> np.ndarray:
 
 
 def _formant_response(formants: np.ndarray) -> np.ndarray:
-    """Gain of the vocal tract at every frequency, (frames, 3) -> (frames, frequencies)."""
+    """Return the gain of the vocal tract at every frequency, (frames, 3) -> (frames, frequencies)."""
     gain = np.ones((len(formants), len(FREQUENCIES)))
     for formant, width in zip((*formants.T, np.full(len(formants), 3700.0)), (90, 110, 150, 250), strict=True):
         square = formant[:, None] ** 2
-        # without the second term all above the formants would vanish: real tracts have more resonances up there
+        # the second term stands for the resonances above these formants; without it, high frequencies would vanish
         gain *= (square + 0.4 * FREQUENCIES**2) / np.sqrt((FREQUENCIES**2 - square) ** 2 + (FREQUENCIES * width) ** 2)
     return gain
 
 
 def _spectra(signal: np.ndarray, frames: int) -> np.ndarray:
-    """Short-time spectra, (S) -> (frames, frequencies)."""
+    """Return short-time spectra, (S) -> (frames, frequencies)."""
     padded = np.pad(signal, (WINDOW // 2, WINDOW + HOP))
     windows = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
     return np.fft.rfft(windows * HANN, axis=1)
 
 
 def _signal(spectra: np.ndarray, length: int) -> np.ndarray:
-    """The signal of short-time spectra, by overlap and add: the inverse of `_spectra`."""
+    """Return the signal of short-time spectra by overlap-add: the inverse of `_spectra`."""
     pieces = (np.fft.irfft(spectra, WINDOW, axis=1) * HANN / 1.5).reshape(len(spectra), WINDOW // HOP, HOP)
     blocks = np.zeros((len(spectra) + WINDOW // HOP - 1, HOP))
     for part in range(WINDOW // HOP):

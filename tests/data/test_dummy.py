@@ -73,7 +73,9 @@ def test_a_manifest_of_somebody_elses_is_not_written_over(tmp_path: Path) -> Non
     mine = tmp_path / "val_manifest.json"
     mine.write_text('{"audio_filepath": "val/meeting.wav", "duration": 3.5}\n')
     for force in (False, True):
-        with pytest.raises(NestError, match=r"val_manifest\.json: is not one of dummy data.*give another folder"):
+        with pytest.raises(
+            NestError, match=r"val_manifest\.json: is not a manifest of dummy data.*give another folder"
+        ):
             make_dummy_corpus(tmp_path, **SMALL, force=force)
     assert list(tmp_path.iterdir()) == [mine]
 

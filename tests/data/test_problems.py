@@ -126,5 +126,5 @@ def test_warnings_name_each_problem_once_and_only_the_first(caplog: pytest.LogCa
             warnings.warn([problem, problem])
     assert [record.message for record in caplog.records] == [
         *(f"{n}.wav: is silent (m.json:{n}); used" for n in range(3)),
-        "further problems with audio are counted but not named here",
+        "further problems with audio are counted but not logged here",
     ]

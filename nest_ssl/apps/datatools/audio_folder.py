@@ -1,4 +1,4 @@
-"""The audio files of folders, in an order that is the same on every machine."""
+"""Find the audio files of folders, in the same order on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from nest_ssl.data.manifest import stable_hash
 from nest_ssl.errors import NestError
 
-# What libsndfile or ffmpeg reads. Names of other files are no reason to try.
+# Suffixes of what libsndfile or ffmpeg reads; other files are not tried.
 SUFFIXES = frozenset(
     (
         *(".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".aifc", ".au", ".w64", ".rf64", ".sph"),
@@ -24,23 +24,23 @@ SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class AudioName:
-    """A file, and its name below the folder that was given."""
+    """An audio file, and its path relative to the given folder."""
 
     file: str
     name: str  # with forward slashes
-    folder: str  # a name for the folder that no other folder has
+    folder: str  # a unique name of the given folder
 
 
 @dataclass
 class FolderContent:
-    """Audio files, and how many others there are by suffix."""
+    """Audio files, and the number of other files by suffix."""
 
     audio: list[AudioName] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)
 
 
 def read_folders(folders: Sequence[Path], without: Path | None = None) -> FolderContent:
-    """Find all audio files below the folders, through links, but for hidden ones and those below `without`."""
+    """Find all audio files below the folders, also through links; skip hidden ones and those below `without`."""
     content, seen = FolderContent(), set[str]()
     skipped = None if without is None else os.path.realpath(without)
     for folder in folders:
@@ -59,7 +59,7 @@ def read_folders(folders: Sequence[Path], without: Path | None = None) -> Folder
 
 
 def _walk(folder: Path, skipped: str | None, seen: set[str]) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder once, whatever links lead to it, with the names of its files."""
+    """Yield every folder once, however many links lead to it, with the names of its files."""
     for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         real = os.path.realpath(place)
         if real in seen or real == skipped:
@@ -71,5 +71,5 @@ def _walk(folder: Path, skipped: str | None, seen: set[str]) -> Iterator[tuple[P
 
 
 def _refuse(error: OSError) -> None:
-    """Raise rather than leave out a folder in silence."""
+    """Raise instead of silently skipping a folder."""
     raise NestError(f"{error.filename}: cannot be read: {error.strerror}")

@@ -1,8 +1,7 @@
-"""Find everything that is wrong with manifests and their audio, before a training run does.
+"""Find all problems of manifests and their audio before a training run meets them: `nest-ssl data check`.
 
-The manifests are read once, a few dozen lines at a time, and as many processes as wanted read the audio of those
-lines. Problems are written down as they are found: ten million lines take no more memory than the fingerprints by
-which duplicates and overlaps are told, 40 bytes each.
+The manifests are read once, a few dozen lines at a time, and several processes read the audio of those lines. Problems
+are written as they are found. Memory is needed only for the hashes that find duplicates and overlaps: 40 bytes a line.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ from nest_ssl.data.problems import Problem
 from nest_ssl.errors import ManifestError, NestError
 from nest_ssl.regular_file import why_not_regular
 
-_BYTES_AT_ONCE = 2**12  # some thirty lines: a second's work, so that progress is seen and an interruption is quick
+_BYTES_AT_ONCE = 2**12  # some thirty lines, a second's work: for frequent progress and quick interruption
 _EXAMPLES = 3  # of each kind
 
 
 @dataclass
 class Findings:
-    """What a check has found so far."""
+    """The results of a check so far."""
 
     lines: int = 0
     faulty_lines: int = 0
-    skipped: int = 0  # of those, lines that training leaves out
-    no_entries: int = 0  # and lines at which it stops
+    skipped: int = 0  # of those, lines that training skips
+    no_entries: int = 0  # of those, lines at which training stops
     seconds: float = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     sample_rates: Counter[int] = field(default_factory=Counter)
     examples: dict[str, list[Problem]] = field(default_factory=dict)
     narrow: NarrowBand = field(default_factory=NarrowBand)
-    shared: list[Overlap] = field(default_factory=list)  # audio of one manifest that is in another before it
+    shared: list[Overlap] = field(default_factory=list)  # audio of one manifest that is also in an earlier one
 
     def add(self, found: Problem) -> None:
-        """Count a problem, and keep it if it is one of the first of its kind."""
+        """Count a problem, and keep the first ones of each kind as examples."""
         self.kinds[found.kind] += 1
         examples = self.examples.setdefault(found.kind, [])
         if len(examples) < _EXAMPLES:
@@ -59,11 +58,11 @@ class Findings:
 
     @property
     def used(self) -> int:
-        """Lines with problems that training uses all the same, where `suspicious_audio` is `use`."""
+        """The number of lines with problems that training uses nevertheless, with `suspicious_audio: use`."""
         return self.faulty_lines - self.skipped - self.no_entries
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the results as JSON values."""
         return {
             "lines": self.lines,
             "faulty_lines": self.faulty_lines,
@@ -79,12 +78,12 @@ class Findings:
         }
 
 
-Progress = Callable[[int, int, Findings], None]  # bytes of manifests that are done, and of all; what was found
+Progress = Callable[[int, int, Findings], None]  # bytes of the manifests done, bytes in all, results so far
 Observer = Callable[[CheckedLine], None]
 
 
 class _Source:
-    """One manifest, and what is remembered of its lines: which are entries, and which have problems."""
+    """One manifest, with hashes of its entries and the numbers of its faulty lines."""
 
     def __init__(self, name: str, rules: Rules, is_noise: bool) -> None:
         self.file = resolve_path(name)
@@ -114,10 +113,10 @@ def check_manifests(
     observe: Observer | None = None,
     start_method: str | None = None,
 ) -> Findings:
-    """Check every line of the manifests, with `workers` processes or, if that is one, in this one.
+    """Check every line of the manifests, in `workers` processes or, for one worker, in this process.
 
-    All problems go to `report`, and the lines of each of `manifests` (not of `noise`) that have none to its own file of
-    `clean`. `observe` sees every line, in order, in this process.
+    All problems are written to `report`. Lines without problems are written to the files of `clean`, one for each of
+    `manifests` (not of `noise`). `observe` is called with every line, in order, in this process.
     """
     sources = [_Source(name, rules, is_noise=False) for name in manifests]
     sources += [_Source(name, rules, is_noise=True) for name in noise]
@@ -175,14 +174,14 @@ def _list_problem(found: Problem, findings: Findings, listing: IO[bytes] | None)
 
 
 def record(found: Problem) -> dict[str, Any]:
-    """A problem as a line of a report."""
+    """Return a problem as a line of a report."""
     return {"kind": found.kind, "file": found.file, "line": found.line, "message": found.message}
 
 
 def _checked(
     sources: Sequence[_Source], workers: int, start_method: str | None
 ) -> Generator[tuple[_Source, Block, list[CheckedLine]], None, None]:
-    """Every block of the manifests with what was found, in order."""
+    """Yield every block of the manifests with its checked lines, in order."""
     blocks = (
         (source, Block(source.file, first, content))
         for source in sources
@@ -200,7 +199,7 @@ def _checked(
 
 
 def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:
-    """Lines that name the same part of the same file as an earlier one; their sources take note of them."""
+    """Yield lines that name the same part of a file as an earlier line, and add them to their sources."""
     ends = np.cumsum([len(source.numbers) for source in sources])
     fingerprints = np.concatenate([np.asarray(source.fingerprints) for source in sources])
     order = np.argsort(fingerprints, kind="stable")
@@ -216,7 +215,7 @@ def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:
 
 
 def _overlaps(sources: Sequence[_Source], findings: Findings) -> Iterator[Problem]:
-    """Lines that share audio with a manifest before their own; those that are the same part are duplicates already."""
+    """Yield lines that share audio with an earlier manifest; identical parts are duplicates already."""
     if len(sources) < 2:
         return
     ends = np.cumsum([len(source.numbers) for source in sources])
@@ -248,7 +247,7 @@ class _Place(NamedTuple):
 
 
 def _place(index: int, sources: Sequence[_Source], ends: np.ndarray) -> _Place:
-    """The line of an entry that is counted through all sources."""
+    """Return the line of an entry, given its index over all sources."""
     which = int(np.searchsorted(ends, index, side="right"))
     source = sources[which]
     return _Place(source, source.numbers[index - ends[which] + len(source.numbers)])

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nest_ssl.apps.datatools.line_facts import Header, LineFacts, categories
+from nest_ssl.apps.datatools.loudness import Loudness, measure_loudness
 from nest_ssl.data.audio import AudioFile, ChannelSelector
-from nest_ssl.data.audio.bandwidth import Hertz, measure_bandwidth
 from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
-from nest_ssl.data.audio.loudness import Loudness, measure_loudness
+from nest_ssl.data.inspection.bandwidth import Hertz, measure_bandwidth
 from nest_ssl.data.manifest import stable_hash
 from nest_ssl.data.manifest_lines import ManifestEntry, Row, Seconds, numbered_lines, parse_json, parse_value
 from nest_ssl.data.paths import real_name

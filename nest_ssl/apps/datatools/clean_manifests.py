@@ -1,4 +1,4 @@
-"""Manifests without their faulty lines: one for each that was checked, so that sets are never mixed."""
+"""Write manifests without their faulty lines: one for each checked manifest, so that sets are never mixed."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ def clean_paths(manifests: Sequence[str], target: str) -> list[Path]:
     for index, path in enumerate(paths):
         if path in paths[:index]:
             other = manifests[paths.index(path)]
-            raise NestError(f"--write-clean: {other} and {manifests[index]} would both become {path}; check them apart")
+            both = f"{other} and {manifests[index]}"
+            raise NestError(f"--write-clean: {both} would both become {path}; check them separately")
     return paths
 
 
 def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes]) -> None:
-    """Copy all lines of a manifest but those of these numbers, ascending.
+    """Copy all lines of a manifest except these numbers, which ascend.
 
-    Lines stay as they are, byte for byte, unless the copy is in another folder than the manifest: paths that are
-    relative to the manifest are then written so that they name the same file.
+    Lines are copied byte for byte. Only if the copy is in another folder are paths relative to the manifest rewritten,
+    so that they name the same file.
     """
     folders = [os.path.realpath(folder) for folder in (Path(manifest).parent, target.parent)]
     move = None if folders[0] == folders[1] else (folders[0], folders[1])
@@ -72,7 +73,7 @@ def _moved(lines: Sequence[bytes], old: str, new: str) -> Iterator[bytes]:
     for line in lines:
         try:
             value = parse_json(line)
-        except ValueError:  # blank, or such lines are no problem to whoever checks
+        except ValueError:  # blank, or a line that the check ignores
             yield line
             continue
         changed = {name: _moved_path(value[name], old, new) for name in _PATH_FIELDS if name in value}
@@ -81,7 +82,7 @@ def _moved(lines: Sequence[bytes], old: str, new: str) -> Iterator[bytes]:
 
 
 def _moved_path(path: str | list[str], old: str, new: str) -> str | list[str]:
-    """The path of the same file, seen from another folder."""
+    """Return the path of the same file relative to another folder."""
     if isinstance(path, list):
         return [str(_moved_path(each, old, new)) for each in path]
     found = resolve_path(path, old)
@@ -94,6 +95,11 @@ def _moved_path(path: str | list[str], old: str, new: str) -> str | list[str]:
 
 
 def _clean_name(manifest: str) -> str:
-    name = Path(manifest).name
-    stem = name.removesuffix(".json").removesuffix(".jsonl")
-    return f"{stem}.clean{name[len(stem) :] or '.json'}"
+    stem, suffix = split_name(Path(manifest))
+    return f"{stem}.clean{suffix}"
+
+
+def split_name(manifest: Path) -> tuple[str, str]:
+    """Return stem and suffix of a manifest's name, such as `train` and `.json`."""
+    stem = manifest.name.removesuffix(".json").removesuffix(".jsonl")
+    return stem, manifest.name[len(stem) :] or ".json"

@@ -1,4 +1,4 @@
-"""What is known about audio files beside their sound: texts in files of the same name, or rows of a table."""
+"""Labels of audio files: texts in files of the same name, or rows of a table."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from nest_ssl.regular_file import check_regular
 
 TEXT_SUFFIXES = (".txt", ".lab")
 _PATH_COLUMNS = ("audio_filepath", "audio_filename", "path", "file", "filename", "file_name", "audio", "wav", "id")
-_OWN_FIELDS = ("audio_filepath", "audio_filename", "duration", "offset")  # said by the manifest itself
-_MOST_BYTES = 2**20  # of a text
+_OWN_FIELDS = ("audio_filepath", "audio_filename", "duration", "offset")  # fields of the manifest itself
+_MOST_BYTES = 2**20  # of one text
 
 
 class Labels(Protocol):
-    """Fields for the manifest's line of a file."""
+    """A source of fields for the manifest line of a file."""
 
     def of(self, audio: AudioName) -> dict[str, str]: ...
 
 
 class SidecarTexts:
-    """The text in `x.txt` or `x.lab` beside `x.wav`; nothing where there is none."""
+    """The text in `x.txt` or `x.lab` beside `x.wav`, if there is one."""
 
     def of(self, audio: AudioName) -> dict[str, str]:
         for suffix in TEXT_SUFFIXES:
@@ -40,9 +40,9 @@ class SidecarTexts:
 
 
 class Table:
-    """Rows of a CSV or TSV file with a header, found by the column that names the audio file.
+    """Rows of a CSV or TSV file with a header, with a column that names the audio file.
 
-    It may name a file by its path below the folder, by its name, or by its name without suffix.
+    The column holds a path below the folder, a file name, or a file name without suffix.
     """
 
     def __init__(self, path: Path, column: str | None = None) -> None:
@@ -69,12 +69,12 @@ class Table:
             return {}
         other = self._used.setdefault(key, audio.file)
         if other != audio.file:
-            raise NestError(f"{self.path}: {key!r} fits both {other} and {audio.file}; give paths below the folder")
+            raise NestError(f"{self.path}: {key!r} matches both {other} and {audio.file}; give paths below the folder")
         return {name: value for name, value in self._rows[key].items() if value}
 
     @property
     def unused(self) -> int:
-        """Rows for which there was no audio."""
+        """The number of rows without audio."""
         return len(self._rows) - len(self._used)
 
     def _column(self, wanted: str | None, columns: Sequence[str]) -> str:
@@ -88,14 +88,14 @@ class Table:
 
 
 def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Line number and fields of every row."""
+    """Yield line number and fields of every row."""
     try:
         check_regular(path)
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = file.readline()
             delimiter = max("\t;,", key=header.count)
             file.seek(0)
-            is_tsv = delimiter == "\t"  # where quotation marks are part of the text
+            is_tsv = delimiter == "\t"  # in TSV, quotation marks are part of the text
             reader = csv.DictReader(
                 file,
                 delimiter=delimiter,
@@ -105,7 +105,7 @@ def _read(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             for row in reader:
                 if None in row or None in row.values():
                     expected = len(reader.fieldnames or ())
-                    raise NestError(f"{path}:{reader.line_num}: has not the {expected} fields of the header")
+                    raise NestError(f"{path}:{reader.line_num}: does not have the {expected} fields of the header")
                 yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise NestError(f"{path}: cannot be read as a table: {one_line(error)}") from None

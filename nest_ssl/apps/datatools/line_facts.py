@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from nest_ssl.apps.datatools.loudness import Loudness
 from nest_ssl.data.audio import AudioFile
-from nest_ssl.data.audio.loudness import Loudness
 
 NOT_CATEGORIES = frozenset(("audio_filepath", "audio_filename", "duration", "offset", "text"))
 _LONGEST_CATEGORY = 100  # characters; what is longer is text

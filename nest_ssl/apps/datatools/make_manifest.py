@@ -1,7 +1,7 @@
-"""Make a manifest from folders of audio: every file is read, and what training could not use is named and left out.
+"""Make a manifest from folders of audio: every file is read, and files that training cannot use are reported.
 
-What was found out about a file is written down at once beside the output, so that a run which was stopped goes on with
-the files that are left. The manifests themselves appear when all is done.
+The result for each file is written at once to a journal beside the output, so that an interrupted run continues with
+the remaining files. The manifests appear when all files are done.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from nest_ssl.apps.datatools.audio_folder import AudioName, read_folders
 from nest_ssl.apps.datatools.check import Findings, record
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
 from nest_ssl.apps.datatools.clean_manifests import new_file
+from nest_ssl.apps.datatools.ffmpeg import convert, find_ffmpeg
 from nest_ssl.apps.datatools.labels import Labels
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
-from nest_ssl.data.audio.ffmpeg import convert, find_ffmpeg
 from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, NestError
 
 _FILES_AT_ONCE = 16
-Progress = Callable[[int, int, Findings], None]  # files that are done, and all; what was found
+Progress = Callable[[int, int, Findings], None]  # files done, files in all, results so far
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One file as it was found: how long it is, or what is wrong with it."""
+    """One audio file: its duration, or its problems."""
 
     file: str
-    used: str = ""  # the file to train on: itself, or what was made of it
+    used: str = ""  # the file to train on: itself, or its conversion
     duration: float = 0.0
     sample_rate: int = 0
     problems: tuple[Problem, ...] = ()
@@ -45,22 +45,22 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class ManifestOptions:
-    """What is read and how."""
+    """How files are read."""
 
     rules: Rules = field(default_factory=Rules)
-    convert_to: Path | None = None  # a folder for what only ffmpeg reads
+    convert_to: Path | None = None  # a folder for conversions of what only ffmpeg reads
     workers: int = 1
     force: bool = False  # replace manifests that exist
 
 
 @dataclass
 class Made:
-    """What was written, and what was found on the way."""
+    """What was written, and what was found."""
 
     findings: Findings
     lines: int
-    others: dict[str, int]  # files that are no audio, by suffix
-    resumed: int = 0  # files that an earlier run had read
+    others: dict[str, int]  # other files, by suffix
+    resumed: int = 0  # files known from an interrupted run
     converted: int = 0
     split: Split | None = None
 
@@ -78,9 +78,9 @@ def make_manifest(
     report: Path | None = None,
     progress: Progress | None = None,
 ) -> Made:
-    """Write the manifest of all audio below the folders, and of a share of it that is held out to `val`.
+    """Write the manifest of all audio below the folders, with a share of it held out to `val`.
 
-    All problems go to `report`.
+    All problems are written to `report`.
     """
     refuse_existing([output] if val is None else [output, val], options.force)
     content = read_folders(folders, without=options.convert_to)
@@ -98,7 +98,7 @@ def make_manifest(
             listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
             if not facts.problems:
                 made.converted += facts.used != facts.file
-                path = _seen_from(facts.used, output.parent)
+                path = _relative_path(facts.used, output.parent)
                 row = {"audio_filepath": path, "duration": facts.duration}
                 for label in labels:
                     row.update(label.of(audio))
@@ -120,11 +120,11 @@ def make_manifest(
 def _facts(
     audio: Sequence[AudioName], known: dict[str, FileFacts], journal: _Journal, options: ManifestOptions, made: Made
 ) -> Iterator[tuple[AudioName, FileFacts]]:
-    """What is known of every file, in order; what an earlier run knew is not read again."""
+    """Yield the facts of every file, in order; files known from an interrupted run are not read again."""
     program = find_ffmpeg()
-    look = partial(_look_at, rules=options.rules, convert_to=options.convert_to, program=program)
+    look = partial(_read_files, rules=options.rules, convert_to=options.convert_to, program=program)
     blocks = [audio[start : start + _FILES_AT_ONCE] for start in range(0, len(audio), _FILES_AT_ONCE)]
-    work = ((block, ([one for one in block if _still(one, known) is None],)) for block in blocks)
+    work = ((block, ([one for one in block if _known_facts(one, known) is None],)) for block in blocks)
     results = in_processes(
         look, work, options.workers, died_at=lambda block: f"{block[0].file}: a process died reading this file"
     )
@@ -137,23 +137,25 @@ def _facts(
                 yield one, new[one.file] if one.file in new else known[one.file]
 
 
-def _still(audio: AudioName, known: dict[str, FileFacts]) -> FileFacts | None:
+def _known_facts(audio: AudioName, known: dict[str, FileFacts]) -> FileFacts | None:
     facts = known.get(audio.file)
     return facts if facts is not None and (facts.problems or Path(facts.used).is_file()) else None
 
 
-def _look_at(audio: Sequence[AudioName], rules: Rules, convert_to: Path | None, program: str | None) -> list[FileFacts]:
-    return [_look_at_one(one, rules, convert_to, program) for one in audio]
+def _read_files(
+    audio: Sequence[AudioName], rules: Rules, convert_to: Path | None, program: str | None
+) -> list[FileFacts]:
+    return [_read_or_convert(one, rules, convert_to, program) for one in audio]
 
 
-def _look_at_one(audio: AudioName, rules: Rules, convert_to: Path | None, program: str | None) -> FileFacts:
+def _read_or_convert(audio: AudioName, rules: Rules, convert_to: Path | None, program: str | None) -> FileFacts:
     facts = _read(audio.file, audio.file, rules)
     if not facts.problems or facts.problems[0].kind != "unreadable" or not Path(audio.file).is_file():
         return facts
     if program is None:
-        return _because(facts, "; ffmpeg, which reads more formats, is not installed")
+        return _with_reason(facts, "; ffmpeg, which reads more formats, is not installed")
     if convert_to is None:
-        return _because(facts, "; if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads")
+        return _with_reason(facts, "; if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads")
     target = convert_to / audio.folder / f"{audio.name}.flac"
     try:
         if not (target.is_file() and target.stat().st_mtime >= Path(audio.file).stat().st_mtime):
@@ -164,16 +166,16 @@ def _look_at_one(audio: AudioName, rules: Rules, convert_to: Path | None, progra
 
 
 def _read(file: str, used: str, rules: Rules) -> FileFacts:
-    """The facts of a file that libsndfile may or may not read."""
+    """Return the facts of a file, whether or not libsndfile can read it."""
     entry = ManifestEntry(used, None, 0.0, file)
     checked = check_entry(entry, rules)
-    if rules.quick and not checked.problems and not checked.seconds:  # a stream, whose header does not tell
+    if rules.quick and not checked.problems and not checked.seconds:  # a stream, whose header has no duration
         checked = check_entry(entry, replace(rules, quick=False))
     problems = tuple(found._replace(message=found.message.replace(f" ({file})", "")) for found in checked.problems)
     return FileFacts(file, used, round(checked.seconds, 6), checked.sample_rate or 0, problems)
 
 
-def _because(facts: FileFacts, reason: str) -> FileFacts:
+def _with_reason(facts: FileFacts, reason: str) -> FileFacts:
     first = facts.problems[0]
     return FileFacts(facts.file, problems=(first._replace(message=first.message + reason),))
 
@@ -192,8 +194,8 @@ def _take_note(facts: FileFacts, findings: Findings) -> None:
         findings.add(found)
 
 
-def _seen_from(file: str, folder: Path) -> str:
-    """The path of a file relative to a folder, where there is one; with forward slashes."""
+def _relative_path(file: str, folder: Path) -> str:
+    """Return the path of a file relative to a folder, if there is one, with forward slashes."""
     place, name = os.path.split(os.path.abspath(file))  # noqa: PTH100
     try:
         relative = os.path.relpath(os.path.realpath(place), os.path.realpath(folder))
@@ -224,7 +226,7 @@ def _first(findings: Findings) -> str:
 
 
 class _Journal:
-    """What was found so far, beside the output: for a run with the same rules, and removed when all is done."""
+    """A file beside the output with the results so far, for a run with the same rules; removed at the end."""
 
     def __init__(self, output: Path, options: ManifestOptions) -> None:
         self._path = output.with_name(f".{output.name}.partial")
@@ -243,9 +245,9 @@ class _Journal:
             self._path.unlink(missing_ok=True)
 
     def read(self) -> dict[str, FileFacts]:
-        """The facts of files that have not changed since; then get ready to add more."""
+        """Return the facts of files that have not changed since, and open the journal for more."""
         known: dict[str, FileFacts] = {}
-        damaged = (OSError, ValueError, KeyError, TypeError)  # such as half a line of a killed run, which ends the loop
+        damaged = (OSError, ValueError, KeyError, TypeError)  # such as half a line of a killed run: ends the loop
         with contextlib.suppress(*damaged), self._path.open(encoding="utf-8") as lines:
             if json.loads(next(lines, "null")) == self._head:
                 for line in lines:
@@ -270,7 +272,7 @@ class _Journal:
 
 
 def _stamp(file: str) -> list[int] | None:
-    """What changes when a file does."""
+    """Return values that change when a file does."""
     try:
         found = os.stat(file)  # noqa: PTH116
     except OSError:

@@ -1,4 +1,4 @@
-"""Work on many pieces by several processes, whose results come in order."""
+"""Process many pieces of work in several processes, with results in order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 from nest_ssl.data.loading.workers import release_signals, signals_held_back
 from nest_ssl.errors import NestError
 
-_AHEAD = 4  # pieces of each process
-_MOST_PROCESSES = 60  # that one process can wait for on Windows
-_interrupted: list[bool] = []  # this process, once
+_AHEAD = 4  # pieces in the queue for each process
+_MOST_PROCESSES = 60  # Windows: the most that one process can wait for
+_interrupted: list[bool] = []  # not empty once this process was interrupted
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -29,9 +29,10 @@ def in_processes(
     died_at: Callable[[Piece], str],
     start_method: str | None = None,
 ) -> Generator[tuple[Piece, Result], None, None]:
-    """Each piece with what `work` makes of its arguments, which alone go to a process; one worker is this process.
+    """Yield each piece with the result of `work` for its arguments; one worker means this process.
 
-    `died_at` says where a process died, for the error. Who does not take all of the results closes the generator.
+    Only the arguments are sent to a process. `died_at` describes a piece whose process died, for the error. A caller
+    that does not take all results must close the generator.
     """
     if workers == 1:
         yield from ((piece, work(*arguments)) for piece, arguments in pieces)
@@ -59,9 +60,9 @@ def in_processes(
 
 
 def _submit(pool: ProcessPoolExecutor, work: Callable[..., Result], arguments: tuple[Any, ...]) -> Future[Result]:
-    """Hand a piece to the pool, which may start a process for it; a pool that is broken says so with the results."""
+    """Submit a piece to the pool, which may start a process; a broken pool raises when the result is read."""
     try:
-        with signals_held_back():  # Ctrl-C would end a process that still imports with a traceback
+        with signals_held_back():  # during its imports, Ctrl-C would end a process with a traceback
             return pool.submit(_interruptible, work, arguments)
     except BrokenProcessPool as error:
         future: Future[Result] = Future()
@@ -70,7 +71,7 @@ def _submit(pool: ProcessPoolExecutor, work: Callable[..., Result], arguments: t
 
 
 def _interruptible(work: Callable[..., Result], arguments: tuple[Any, ...]) -> Result:
-    """Ctrl-C reaches every process of a terminal: it ends the work at hand, which may clean up, and all after it."""
+    """Do the work; Ctrl-C, which reaches every process of a terminal, ends it and all later pieces."""
     if _interrupted:
         raise KeyboardInterrupt
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -84,11 +85,11 @@ def _interruptible(work: Callable[..., Result], arguments: tuple[Any, ...]) -> R
 
 
 def _start_worker() -> None:
-    """Run first in a new process, for which signals were held back while it started."""
+    """Initialise a new process, for which signals were blocked while it started."""
     _remember_interrupts()
     release_signals()
 
 
 def _remember_interrupts() -> None:
-    """Between two pieces Ctrl-C would end a process with a traceback: here it ends only what would come next."""
+    """Let Ctrl-C between two pieces end only the later ones, without a traceback."""
     signal.signal(signal.SIGINT, lambda *_: _interrupted.append(True))

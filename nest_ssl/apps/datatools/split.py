@@ -1,7 +1,7 @@
 """Hold out a share of a manifest for validation, without dividing a group (a speaker, a recording).
 
-Groups are put in the order of a hash of the seed and their name, and taken in that order while they fit into the share:
-the same manifest, seed and share give the same split on every machine.
+Groups are ordered by a hash of the seed and their name, and taken in that order while they fit into the share. The same
+manifest, seed and share give the same split on every machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
+from nest_ssl.apps.datatools.clean_manifests import new_file, split_name, write_clean
 from nest_ssl.apps.datatools.line_facts import NOT_CATEGORIES
 from nest_ssl.data.manifest import stable_hash
 from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
@@ -28,7 +28,7 @@ from nest_ssl.errors import ManifestError, NestError, nearest
 
 @dataclass(frozen=True)
 class Grouping:
-    """What lines must have in common to stay together; without anything it is their audio file."""
+    """What the lines of a group have in common; by default their audio file."""
 
     field: str | None = None
     folder: bool = False
@@ -36,16 +36,16 @@ class Grouping:
 
     @classmethod
     def read(cls, field: str | None, folder: bool, pattern: str | None) -> Grouping:
-        """What the options of a command say, of which one at most is given."""
+        """Return the grouping of a command's options, of which at most one is given."""
         if sum((field is not None, folder, pattern is not None)) > 1:
             raise NestError("--group-by, --group-by-folder and --group-by-path: give one of them")
         try:
             return cls(field, folder, None if pattern is None else re.compile(pattern))
         except re.error as error:
-            raise NestError(f"--group-by-path: {pattern!r} is no regular expression: {error}") from None
+            raise NestError(f"--group-by-path: {pattern!r} is not a regular expression: {error}") from None
 
     def of(self, row: Mapping[str, Any], path: str) -> str | None:
-        """A line's group; None if it has none, so that nobody knows to whom it belongs."""
+        """Return the group of a line; None if it has none."""
         if self.field is not None:
             value = row.get(self.field)
             return None if value is None or value == "" else str(value)
@@ -63,7 +63,7 @@ class Grouping:
         return "folder" if self.folder else "audio file" if self.field is None else self.field
 
     def options(self) -> list[str]:
-        """The same as words of a command."""
+        """Return the grouping as options of a command."""
         if self.pattern is not None:
             return ["--group-by-path", self.pattern.pattern]
         return ["--group-by-folder"] if self.folder else [] if self.field is None else ["--group-by", self.field]
@@ -71,14 +71,14 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Split:
-    """Which lines are held out, and how many groups and seconds are on both sides."""
+    """Which lines are held out, and how many groups and seconds there are."""
 
-    held_out: np.ndarray  # of every line, whether it is
+    held_out: np.ndarray  # for every line, whether it is held out
     groups: int
     groups_held_out: int
     seconds: Seconds
     seconds_held_out: Seconds
-    without_group: int  # lines that have none: they are trained on
+    without_group: int  # lines without a group, which are trained on
 
     @property
     def lines_held_out(self) -> int:
@@ -86,7 +86,7 @@ class Split:
 
 
 def read_share(text: str) -> float:
-    """`5%` or `0.05` as a share between 0 and 1."""
+    """Return `5%` or `0.05` as a share between 0 and 1."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
@@ -97,7 +97,7 @@ def read_share(text: str) -> float:
 
 
 def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: float, seed: int) -> Split:
-    """Choose whole groups that make up nearly this share of the time; of lines, where durations are not known."""
+    """Hold out whole groups of nearly this share of the total duration; of the lines, if durations are unknown."""
     seconds = np.asarray(durations, dtype=np.float64)
     known = seconds[~np.isnan(seconds)]
     sizes = np.where(np.isnan(seconds), known.mean() if len(known) else 1.0, seconds)
@@ -136,9 +136,9 @@ def split_manifests(
     names: Sequence[tuple[Path, Path]],
     force: bool = False,
 ) -> Split:
-    """Write the lines of each manifest to two new ones; a group of several manifests is held out of all or of none."""
+    """Write the lines of each manifest to two new ones; a group is held out of all manifests or of none."""
     if len(set(names)) < len(names):
-        raise NestError(f"{names[0][0].parent}: two of the manifests have the same name; split them apart")
+        raise NestError(f"{names[0][0].parent}: two of the manifests have the same name; split them separately")
     refuse_existing([name for pair in names for name in pair], force)
     files = [resolve_path(manifest) for manifest in manifests]
     groups, durations, numbers, ends = list[str | None](), list[float](), list[int](), list[int]()
@@ -167,12 +167,12 @@ def split_manifests(
 
 
 def _named_from(manifest: str, path: str) -> str:
-    """A name that is the same for the same file, as far as one can tell without the disk."""
+    """Return a name for a file relative to its manifest, without looking it up on the disk."""
     return path if path.startswith(("/", "~")) else posixpath.join(os.path.dirname(manifest), path)  # noqa: PTH120
 
 
 def refuse_no_groups(groups: Sequence[str | None], grouping: Grouping, fields: Iterable[str], where: str) -> None:
-    """Raise if no line has what was to be grouped by."""
+    """Raise if no line has a group."""
     if any(group is not None for group in groups):
         return
     if grouping.field is None:
@@ -185,7 +185,7 @@ def refuse_no_groups(groups: Sequence[str | None], grouping: Grouping, fields: I
 
 
 def refuse_existing(paths: Sequence[Path], force: bool) -> None:
-    """Raise rather than replace a manifest that somebody may be training with."""
+    """Raise instead of replacing a manifest that a run may be using."""
     for path in paths:
         if path.is_dir():
             raise NestError(f"{path}: is a folder; give the name of a file to write")
@@ -194,10 +194,10 @@ def refuse_existing(paths: Sequence[Path], force: bool) -> None:
 
 
 def split_names(manifests: Sequence[str], folder: Path | None = None) -> list[tuple[Path, Path]]:
-    """`train.json` becomes `train.train.json` and `train.val.json`, by default beside it."""
+    """Return the names of both parts: `train.json` becomes `train.train.json` and `train.val.json`."""
     names = []
     for path in map(Path, manifests):
-        stem, suffix = _parts(path)
+        stem, suffix = split_name(path)
         train, val = ((folder or path.parent) / f"{stem}.{part}{suffix}" for part in ("train", "val"))
         names.append((train, val))
     return names
@@ -205,12 +205,6 @@ def split_names(manifests: Sequence[str], folder: Path | None = None) -> list[tu
 
 def val_name(output: Path) -> Path:
     """`train.json` -> `val.json`, `my_train.json` -> `my_val.json`, `corpus.json` -> `corpus.val.json`."""
-    stem, suffix = _parts(output)
+    stem, suffix = split_name(output)
     name = re.sub(r"train(ing)?(?!.*train)", "val", stem)
     return output.with_name(f"{name}{suffix}" if name != stem else f"{stem}.val{suffix}")
-
-
-def _parts(path: Path) -> tuple[str, str]:
-    """`train` and `.json`."""
-    stem = path.name.removesuffix(".json").removesuffix(".jsonl")
-    return stem, path.name[len(stem) :] or ".json"

@@ -1,4 +1,4 @@
-"""One utterance as the bytes of an audio file: the file itself, or the part of it that a manifest means."""
+"""Make the bytes of an audio file for one utterance: the file itself, or the part that the manifest line means."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.tarred.members import audio_suffixes
 from nest_ssl.errors import AudioError
 
-# sub-type -> how samples are read and in which format they are written so that not a bit is lost. Not floats as WAV:
-# libsndfile puts the time of day into it.
+# subtype -> dtype to read, and format and subtype to write without loss. Floats are not written as WAV: libsndfile
+# writes the time of day into it.
 _LOSSLESS = {
     "PCM_U8": ("int16", "WAV", "PCM_U8"),
     "PCM_16": ("int16", "WAV", "PCM_16"),
@@ -35,7 +35,7 @@ class PackedAudio:
 
 
 def pack(path: str, offset: Seconds, duration: Seconds | None) -> PackedAudio:
-    """The audio from `offset` on; a file that is used nearly whole stays as it is, a part is cut out without loss."""
+    """Return the audio from `offset` on; a nearly whole file is copied unchanged, a part is cut out without loss."""
     with open_audio(path) as file, audio_errors(path):
         rate = file.samplerate
         start = as_frames(offset, rate)
@@ -43,14 +43,14 @@ def pack(path: str, offset: Seconds, duration: Seconds | None) -> PackedAudio:
         wanted = frames if duration is None else min(frames, as_frames(duration, rate))
         if wanted == 0:
             raise AudioError(f"{path}: has no samples at offset {offset:g} s")
-        if start == 0 and frames - wanted < rate:  # durations are rounded, and training reads no more than they say
+        if start == 0 and frames - wanted < rate:  # durations are rounded, and training reads no more than the duration
             suffix = Path(path).suffix[1:].lower()
             known = suffix if suffix in audio_suffixes() else file.format.lower()
             return PackedAudio(Path(path).read_bytes(), known, frames / rate)
         dtype, format_, subtype = _LOSSLESS.get(file.subtype, _DECODED)
         if file.format == "FLAC" and subtype in ("PCM_16", "PCM_24"):
             format_ = "FLAC"
-        if start:  # as training reads: after a needless seek MP3 files give other samples
+        if start:  # only if needed, as in training: after a seek, MP3 files give other samples
             file.seek(start)
         samples = read_frames(file, path, wanted, dtype)
         cut = io.BytesIO()
@@ -63,4 +63,4 @@ def decode(name: str, content: bytes) -> None:
     with open_audio(name, content) as file, audio_errors(name):
         frames = sum(len(block) for block in file.blocks(1 << 20, dtype="float32"))
         if frames == 0 or frames < file.frames:
-            raise AudioError(f"{name}: has {frames} samples where it says {file.frames}")
+            raise AudioError(f"{name}: has {frames} samples, its header says {file.frames}")

@@ -1,4 +1,4 @@
-"""Which utterance of a manifest goes into which tar file, and under which name: decided before anything is written."""
+"""Plan which utterance goes into which tar file, and under which name, before anything is written."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from nest_ssl.data.tarred.members import file_id
 from nest_ssl.errors import ManifestError, NestError
 
 SHARDED_MANIFESTS = "sharded_manifests"
-# what paths have and names in a tar file must not: WebDataset ends a name at its first dot
+# not allowed in member names: WebDataset ends a name at its first dot
 _NOT_IN_NAMES = re.compile(r"[/\\:.]")
 _ABOUT_THE_FILE = ("audio_filepath", "audio_filename", "duration", "offset", "source_audio_offset", "shard_id")
 
 
 @dataclass(frozen=True)
 class TarOptions:
-    """What a set depends on beside its manifest, under the names of NeMo's `metadata.yaml`."""
+    """What a tarred set depends on besides its manifest, with the names of NeMo's `metadata.yaml`."""
 
     num_shards: int
     shuffle: bool = False
@@ -36,7 +36,7 @@ class TarOptions:
 
 @dataclass(frozen=True)
 class Utterance:
-    """One line of a manifest, and where it stands."""
+    """One manifest line, with its place as `manifest:line`."""
 
     row: dict[str, Any]
     path: str
@@ -52,14 +52,14 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Part:
-    """An utterance of a tar file: the name is still without a suffix."""
+    """An utterance in a tar file; `name` has no suffix yet."""
 
     utterance: Utterance
     name: str
     shard: int
 
     def row(self, suffix: str, seconds: Seconds) -> dict[str, Any]:
-        """Its line in the new manifest: NeMo's fields, and those that the old one had besides."""
+        """Return its line in the new manifest: NeMo's fields, and the other fields of the old line."""
         old = self.utterance
         row = {name: value for name, value in old.row.items() if name not in _ABOUT_THE_FILE}
         duration = seconds if old.duration is None else old.duration
@@ -67,7 +67,7 @@ class Part:
         return row | ({"source_audio_offset": old.offset} if old.offset else {})
 
     def has_row(self, row: Any) -> bool:
-        """Whether that is its line, as far as can be told without its audio."""
+        """Return whether this is its line, without checking its audio."""
         if not isinstance(row, dict) or type(row.get("duration")) not in (int, float):
             return False
         name = str(row.get("audio_filepath"))
@@ -76,7 +76,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file to be made, and its own manifest."""
+    """One tar file to make, with its own manifest."""
 
     number: int
     folder: Path
@@ -92,7 +92,7 @@ class Shard:
 
 
 def read_utterances(manifest: Path, options: TarOptions) -> list[Utterance]:
-    """Those within the limits of duration; one without a duration is, as in training."""
+    """Return the utterances within the duration limits; as in training, those without a duration are kept."""
     low, high = options.min_duration or 0, options.max_duration or float("inf")
     kept = []
     for utterance in _utterances(resolve_path(str(manifest))):
@@ -117,7 +117,7 @@ def _utterances(file: str) -> Iterator[Utterance]:
 
 
 def in_buckets(utterances: Sequence[Utterance], options: TarOptions, buckets: int) -> list[list[Utterance]]:
-    """Split by duration, into ranges of equal length as NeMo does."""
+    """Split by duration into ranges of equal width, as NeMo does."""
     missing = next((utterance.line for utterance in utterances if utterance.duration is None), None)
     if missing is not None:
         raise ManifestError(f"{missing}: has no duration, which buckets need")
@@ -136,7 +136,7 @@ def in_buckets(utterances: Sequence[Utterance], options: TarOptions, buckets: in
 
 
 def plan_shards(utterances: Sequence[Utterance], folder: Path, options: TarOptions) -> Iterator[Shard]:
-    """Equally many utterances in each, as NeMo has it: its ranks wait for ever for one whose shards hold fewer."""
+    """Yield shards with the same number of utterances: in NeMo, ranks wait forever for one whose shards have fewer."""
     utterances = list(utterances)
     each = len(utterances) // options.num_shards
     if each == 0:
@@ -154,7 +154,7 @@ def plan_shards(utterances: Sequence[Utterance], folder: Path, options: TarOptio
 
 
 def _unused_name(utterance: Utterance, used: dict[str, int]) -> str:
-    """The path as one word; what would have the name of another gets a number."""
+    """Return the path as one word, with a number if that name is taken."""
     stem = os.path.splitext(utterance.path)[0]  # noqa: PTH122
     name = _NOT_IN_NAMES.sub("_", stem).replace("-sub", "_sub").strip("_") or "audio"  # `-sub` has a meaning in NeMo
     while True:

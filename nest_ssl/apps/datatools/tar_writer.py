@@ -1,7 +1,7 @@
-"""A manifest's audio put into tar files, in NeMo's layout: `nest-ssl data tar`.
+"""Put the audio of a manifest into tar files, in NeMo's layout: `nest-ssl data tar`.
 
-A shard is made by one process, and read back and decoded before it gets its name; from the same input it has the same
-bytes. So what is there under its name is whole, and a run that was stopped goes on with what is missing.
+One process makes a shard, and reads it back and decodes it before it gets its final name; the same input gives the same
+bytes. So a shard with its final name is complete, and an interrupted run continues with the missing ones.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from nest_ssl.errors import AudioError, NestError, ShardError
 from nest_ssl.folder_lock import lock_folder
 
 MANIFEST, METADATA = "tarred_audio_manifest.json", "metadata.yaml"
-Progress = Callable[[int, int], None]  # hears how many of how many utterances are done
+Progress = Callable[[int, int], None]  # utterances done, utterances in all
 
 
 @dataclass(frozen=True)
 class TarredSet:
-    """What was made, as a configuration names it, and what it holds."""
+    """A tarred set: its paths for a configuration, and what it holds."""
 
     manifest: str
     tars: str
     utterances: int
     left_over: int  # utterances that would have made shards uneven
-    kept_shards: int  # that were there already
+    kept_shards: int  # kept from an earlier run
 
 
 def make_tarred_sets(
@@ -61,7 +61,7 @@ def make_tarred_sets(
 ) -> list[TarredSet]:
     """Put the audio of a manifest into `num_shards` tar files in a folder.
 
-    With several buckets, by duration, there are so many sets, in `bucket1`, `bucket2` and so on.
+    Several buckets, by duration, become one set each, in `bucket1`, `bucket2` and so on.
     """
     utterances = read_utterances(manifest, options)
     if buckets == 1:
@@ -81,7 +81,7 @@ def make_tarred_sets(
 
 
 def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:
-    """All of them; the tar files that were there already."""
+    """Make all shards; return the tar files that were kept from an earlier run."""
     total, done, kept = sum(len(shard.parts) for shard in shards), 0, set()
     made = in_processes(
         _ensure,
@@ -100,11 +100,11 @@ def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | Non
 
 
 def _ensure(shard: Shard) -> bool:
-    """Make a shard, unless an earlier run has."""
+    """Make a shard, unless it is complete; return whether it was."""
     if _is_there(shard):
         return True
     if shard.tar.exists() and not _is_ours(shard):
-        raise NestError(f"{shard.tar}: is not of the set that is being made; give a new folder, or remove that file")
+        raise NestError(f"{shard.tar}: does not belong to this set; give a new folder, or remove that file")
     with atomic_write(shard.tar) as temporary:
         with tarfile.open(temporary, "w") as tar:
             rows = [_add(tar, part) for part in shard.parts]
@@ -116,7 +116,7 @@ def _ensure(shard: Shard) -> bool:
 
 
 def _add(tar: tarfile.TarFile, part: Part) -> dict[str, Any]:
-    """Put an utterance into the tar file; its line in the manifest."""
+    """Add an utterance to the tar file; return its line in the manifest."""
     utterance = part.utterance
     try:
         audio = pack(utterance.source, utterance.offset, utterance.duration)
@@ -130,7 +130,7 @@ def _add(tar: tarfile.TarFile, part: Part) -> dict[str, Any]:
 
 
 def _is_there(shard: Shard) -> bool:
-    """Whether it is finished: its manifest has the lines that it should have, and all of the audio can be read."""
+    """Return whether a shard is complete: its manifest has the planned lines, and all audio can be read."""
     try:
         rows = [json.loads(line) for line in shard.manifest.read_bytes().splitlines()]
         if len(rows) != len(shard.parts) or not all(map(Part.has_row, shard.parts, rows)):
@@ -142,7 +142,7 @@ def _is_there(shard: Shard) -> bool:
 
 
 def _is_ours(shard: Shard) -> bool:
-    """Whether an earlier run made a tar file, damaged or not: it has a manifest or, written earlier, its members."""
+    """Return whether an earlier run made this tar file, damaged or not: it has a manifest, or the planned members."""
     if shard.manifest.is_file():
         return True
     try:
@@ -154,11 +154,11 @@ def _is_ours(shard: Shard) -> bool:
 
 
 def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
-    """Read everything back: the tar file holds just these members, and each can be decoded to its end."""
+    """Read a tar file back: it must hold exactly these members, and each must decode to its end."""
     with open_shard(path) as file:
         members = list(audio_members(path, file))
         if [member.name for member in members] != [row["audio_filepath"] for row in rows]:
-            raise ShardError(f"{path}: does not hold what was put into it; is the disk damaged?")
+            raise ShardError(f"{path}: does not hold what was written to it; is the disk damaged?")
         for member, part in zip(members, shard.parts, strict=True):
             decode(f"{part.utterance.source} ({part.utterance.line})", read_member(path, file, member))
 
@@ -166,7 +166,7 @@ def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
 def _finish(
     folder: Path, plan: Sequence[Shard], utterances: Sequence[Utterance], options: TarOptions, kept: int
 ) -> TarredSet:
-    """Write what belongs to the whole set, last: where it is, the set is complete."""
+    """Write the files of the whole set last: if they exist, the set is complete."""
     with atomic_write(folder / MANIFEST) as temporary, temporary.open("wb") as file:
         for shard in plan:
             file.write(shard.manifest.read_bytes())
@@ -183,7 +183,7 @@ def _finish(
 
 
 def _metadata(utterances: Sequence[Utterance], options: TarOptions) -> str:
-    """NeMo's file about a set; also what it was made from, so that no other set is written over it."""
+    """Return NeMo's metadata of a set, with a digest of its utterances, so that no other set overwrites it."""
     digest = hashlib.sha256()
     for utterance in utterances:
         digest.update(json.dumps(utterance.row, sort_keys=True).encode())
@@ -199,7 +199,7 @@ def _metadata(utterances: Sequence[Utterance], options: TarOptions) -> str:
 
 
 def _refuse_other_sets(folder: Path, metadata: str, shards: int) -> None:
-    """A set that is complete, or has more shards, is not this one."""
+    """Raise if the folder holds another set: with other metadata, or with more shards."""
     existing = folder / METADATA
     is_other = existing.is_file() and existing.read_text(encoding="utf-8") != metadata
     numbers = [int(found[1]) for path in folder.glob("audio_*.tar") if (found := re.search(r"_(\d+)\.tar$", path.name))]

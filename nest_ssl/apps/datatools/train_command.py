@@ -1,4 +1,4 @@
-"""Complete commands for what was found or written: they run as they are copied."""
+"""Complete commands that are printed for the user to copy and run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nest_ssl.shell import hydra_value
 
-SHARE = "5%"  # to hold out, where nothing is said
+SHARE = "5%"  # to hold out by default
 
 
 def train_words(
@@ -16,7 +16,7 @@ def train_words(
     overrides: Sequence[str] = (),
     channel_selector: str | int | None = None,
 ) -> list[str]:
-    """The words of `nest-ssl train` with these manifests; both sets get the noise, or none."""
+    """Return the words of `nest-ssl train` with these manifests; both sets use the noise, or none."""
     noise_value = hydra_value(noise) if noise else "null"
     words = ["nest-ssl train"]
     for node, manifests in (("train_ds", train), ("validation_ds", val)):
@@ -28,5 +28,5 @@ def train_words(
 
 
 def split_words(manifests: Sequence[str], group_by: str | None = None) -> list[str]:
-    """The words of the command that holds out a share of these manifests for validation."""
+    """Return the words of the command that holds out a share of these manifests for validation."""
     return ["nest-ssl data split", *manifests, "--val", SHARE, *([] if group_by is None else ["--group-by", group_by])]

@@ -1,4 +1,4 @@
-"""Audio files in, float32 waveforms at the wanted rate out: one `AudioSegment`."""
+"""Read audio files as float32 waveforms at a given rate: `AudioSegment`."""
 
 from nest_ssl.data.audio.segment import AudioFile, AudioSegment, ChannelSelector, to_float
 

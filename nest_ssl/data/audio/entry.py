@@ -1,4 +1,4 @@
-"""Read the samples of one manifest entry, and notice what is suspicious about them."""
+"""Read the samples of one manifest entry, and find what is suspicious about them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nest_ssl.data.audio import AudioFile, AudioSegment, ChannelSelector
 from nest_ssl.data.audio.opening import FRAMES_UNKNOWN
 from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
-from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, file_name, suspicions
+from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, file_name, find_suspicious
 from nest_ssl.errors import AudioError
 
 
@@ -25,23 +25,23 @@ def read_entry(
     tolerance: Seconds = LENGTH_TOLERANCE,
     file: AudioFile | None = None,
 ) -> tuple[np.ndarray, list[Problem]]:
-    """The samples (S) of one line, and what is suspicious about them; an AudioError says why there are none.
+    """Return the samples (S) of an entry and its suspicious problems; raise AudioError if there are no samples.
 
-    `file` is the line's file where it is open already.
+    `file` is the entry's file, if it is already open.
     """
     segment, file_seconds = _segment(entry, file, target_sr, int_values, channel_selector)
     samples = segment.samples
-    found = suspicions(entry, samples, len(samples) / segment.sample_rate, file_seconds, tolerance)
+    found = find_suspicious(entry, samples, len(samples) / segment.sample_rate, file_seconds, tolerance)
     return trim_silence(samples) if trim else samples, found
 
 
 def seconds_in_file(file: AudioFile) -> Seconds:
-    """Length of the whole file; NaN where only reading it would tell."""
+    """Return the duration of the whole file; NaN if the header does not give it."""
     return file.frames / file.sample_rate if 0 <= file.frames < FRAMES_UNKNOWN else math.nan
 
 
 def check_offset(entry: ManifestEntry, file_seconds: Seconds) -> None:
-    """Refuse a part that begins after the end, which libsndfile would call an internal error."""
+    """Raise if a part begins after the end of its file, which libsndfile reports as an internal error."""
     if entry.offset > file_seconds:
         reason = f"has no samples at offset {entry.offset:g} s: it ends at {file_seconds:.3f} s"
         raise AudioError(f"{file_name(entry)}: {reason}", "empty")
@@ -54,7 +54,7 @@ def _segment(
     int_values: bool,
     channel_selector: ChannelSelector,
 ) -> tuple[AudioSegment, Seconds]:
-    """The entry's part with one channel, and the length of its file."""
+    """Return the entry's part with one channel, and the duration of its file."""
     file_seconds = math.nan
     if isinstance(entry.audio_file, str):
         with AudioFile(entry.audio_file) if file is None else nullcontext(file) as opened:

@@ -1,4 +1,4 @@
-"""One waveform in memory, and how a file becomes one: any rate, bit depth and channel count that soundfile reads."""
+"""Read audio files of any rate, bit depth and number of channels as waveforms."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from nest_ssl.data.audio.sample_rate import resample
 from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.errors import AudioError
 
-ChannelSelector = int | Sequence[int] | str | None  # one channel, several, "average"; None: the file has but one
+# One channel, several, or "average"; None: the file must have one channel
+ChannelSelector = int | Sequence[int] | str | None
 _INTEGERS = frozenset(("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32"))  # these cannot hold NaN
 
 
 @dataclass(frozen=True, eq=False)
 class AudioSegment:
-    """Samples as float32, (S) for one channel or (S, C) for several, and their rate in Hz."""
+    """A waveform: float32 samples, (S) for one channel or (S, C) for several, and their rate in Hz."""
 
     samples: np.ndarray
     sample_rate: int
@@ -36,10 +37,10 @@ class AudioSegment:
         trim: bool = False,
         channel_selector: ChannelSelector = None,
     ) -> AudioSegment:
-        """Read `duration` seconds (None: to the end) from `offset` on; several files are the channels of one signal.
+        """Read `duration` seconds (None: to the end) from `offset`; several files are the channels of one signal.
 
-        `int_values` reads 32-bit integers and scales them to [-1, 1): the same numbers for PCM files, but files that
-        hold floats are truncated to integers by libsndfile. The order is NeMo's: channels, rate, silence.
+        `int_values` reads 32-bit integers and scales them to [-1, 1): the same numbers for PCM files, but libsndfile
+        truncates files of floats to integers. As in NeMo, channels are selected first, then resampled, then trimmed.
         """
         if not isinstance(path, str):
             samples, sample_rate = _read_channel_files(path, target_sr, offset, duration, int_values)
@@ -50,9 +51,9 @@ class AudioSegment:
 
 
 class AudioFile:
-    """A file that is opened when first read and stays open: opening it costs as much as reading seconds of it.
+    """An audio file that is opened at the first read and stays open: opening costs as much as reading seconds of it.
 
-    `content` is that of a file which is not on the disk; its path is then but a name.
+    `content` is that of a file in memory; `path` is then only a name for messages.
     """
 
     def __init__(self, path: str, content: bytes | None = None) -> None:
@@ -80,7 +81,7 @@ class AudioFile:
         trim: bool = False,
         channel_selector: ChannelSelector = None,
     ) -> AudioSegment:
-        """One part of the file, as `AudioSegment.from_file` describes it."""
+        """Read one part of the file, as `AudioSegment.from_file` does."""
         samples = _select_channels(self._read(offset, duration, int_values), channel_selector, self.path)
         if self._file.subtype not in _INTEGERS and not np.isfinite(samples).all():
             raise AudioError(f"{self.path}: holds NaN or infinite samples", "not_finite")
@@ -88,7 +89,7 @@ class AudioFile:
 
     @property
     def frames(self) -> int:
-        """Samples of each channel, at the file's own rate."""
+        """Samples of one channel, at the file's own rate."""
         return self._file.frames
 
     @property
@@ -102,38 +103,38 @@ class AudioFile:
 
     @property
     def format(self) -> str:
-        """Container and coding as libsndfile calls them, such as `WAV PCM_16`."""
+        """Container and encoding in libsndfile's words, such as `WAV PCM_16`."""
         return f"{self._file.format} {self._file.subtype}"
 
     def is_16_bit(self, sample_rate: int) -> bool:
-        """Whether it holds one channel of 16-bit integers at this rate, which `integers` gives as they are."""
+        """Return whether the file is one channel of 16-bit integers at this rate, as `integers` requires."""
         file = self._file
         return file.subtype == "PCM_16" and file.channels == 1 and file.samplerate == sample_rate
 
     def integers(self, start: int = 0, frames: int = -1) -> np.ndarray:
-        """A part as it is stored, -1: to the end, at half the cost of a segment."""
+        """Read a part as 16-bit integers (-1: to the end), at half the cost of a segment."""
         with audio_errors(self.path):
             self._file.seek(start)
             self._was_read = True
             frames = self._file.frames - start if frames < 0 else frames
             refuse_size(self.path, frames)
-            return self._file.read(out=np.empty(frames, dtype=np.int16))  # soundfile's own array takes twice the time
+            return self._file.read(out=np.empty(frames, dtype=np.int16))  # twice as fast as soundfile's own array
 
     def _read(self, offset: float, duration: float | None, int_values: bool) -> np.ndarray:
-        """Samples as float32, (S) or (S, C)."""
+        """Read samples as float32, (S) or (S, C)."""
         rate = self._file.samplerate
         frames = -1 if duration is None else as_frames(duration, rate)
-        # 16 bits are read in a third of the time when NumPy makes floats of them and not libsndfile: the same ones
+        # For 16 bits, NumPy's conversion to float is three times as fast as libsndfile's, with the same result
         dtype = "int16" if self._file.subtype == "PCM_16" else "int32" if int_values else "float32"
         with audio_errors(self.path):
-            if offset > 0 or self._was_read:  # not needlessly: some files cannot seek
+            if offset > 0 or self._was_read:  # only if needed: some files cannot seek
                 self._file.seek(as_frames(offset, rate))
             self._was_read = True
         return to_float(read_frames(self._file, self.path, frames, dtype))
 
 
 def to_float(samples: np.ndarray) -> np.ndarray:
-    """Integers of 16 or 32 bits as float32 in [-1, 1); floats as they are."""
+    """Scale 16-bit or 32-bit integers to float32 in [-1, 1); return floats unchanged."""
     if samples.dtype == np.float32:
         return samples
     scaled = samples.astype(np.float32)
@@ -142,7 +143,7 @@ def to_float(samples: np.ndarray) -> np.ndarray:
 
 
 def _finished(path: str, samples: np.ndarray, sample_rate: int, target_sr: int | None, trim: bool) -> AudioSegment:
-    """Bring selected channels to the wanted rate, then leave out silence."""
+    """Resample the selected channels, then trim silence."""
     if target_sr is not None:
         refuse_size(path, len(samples) * (target_sr / sample_rate), 1 if samples.ndim == 1 else samples.shape[1])
         samples, sample_rate = resample(samples, sample_rate, target_sr), target_sr
@@ -154,7 +155,7 @@ def _finished(path: str, samples: np.ndarray, sample_rate: int, target_sr: int |
 def _read_channel_files(
     paths: Sequence[str], target_sr: int | None, offset: float, duration: float | None, int_values: bool
 ) -> tuple[np.ndarray, int]:
-    """Join one-channel files into (S, C); each is resampled by itself, so their own rates may differ."""
+    """Join one-channel files into (S, C); each is resampled separately, so that their rates may differ."""
     channels = [AudioSegment.from_file(path, target_sr, int_values, offset, duration) for path in paths]
     first = channels[0]
     for path, channel in zip(paths, channels, strict=True):
@@ -164,7 +165,7 @@ def _read_channel_files(
 
 
 def _select_channels(samples: np.ndarray, selector: ChannelSelector, path: str) -> np.ndarray:
-    """Reduce (S) or (S, C) to what the selector names; a single channel comes out as (S)."""
+    """Select channels of (S) or (S, C); return a single channel as (S)."""
     if samples.ndim == 1:
         if selector in (None, 0, "average"):
             return samples

@@ -1,4 +1,4 @@
-"""Trimming of leading and trailing silence, sample for sample as librosa's `effects.trim` does it."""
+"""Trim leading and trailing silence, with the same result as librosa's `effects.trim`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOWEST_POWER = 1e-10  # floor of the logarithm
 
 
 def trim_silence(samples: np.ndarray) -> np.ndarray:
-    """The part of (S) or (S, C) between its first and last frame louder than 60 dB below the loudest frame."""
+    """Return (S) or (S, C) from its first to its last frame that is louder than 60 dB below the loudest frame."""
     loudness = frame_loudness(samples)
     loud_frames = np.flatnonzero(loudness > SILENCE_DB)
     if loud_frames.size == 0:
@@ -20,7 +20,7 @@ def trim_silence(samples: np.ndarray) -> np.ndarray:
 
 
 def frame_loudness(samples: np.ndarray) -> np.ndarray:
-    """Loudness of each centred frame in dB relative to the loudest; of several channels, the loudest counts."""
+    """Return the level of each centred frame in dB relative to the loudest; of several channels, the loudest counts."""
     channels = samples.T if samples.ndim == 2 else samples[np.newaxis]  # (S, C) -> (C, S)
     padded = np.pad(channels, ((0, 0), (FRAME_LENGTH // 2, FRAME_LENGTH // 2)))
     frames = np.lib.stride_tricks.sliding_window_view(padded, FRAME_LENGTH, axis=1)[:, ::HOP_LENGTH]

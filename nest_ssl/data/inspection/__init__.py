@@ -1,1 +1,1 @@
-"""What a run wants to know of its data before and between starts: overlap, bandwidth, fingerprints, changes."""
+"""Checks of data sets at the start of a run: overlap, bandwidth, and changes since a checkpoint."""

@@ -1,7 +1,7 @@
-"""What changed in a data set since a checkpoint was written: lines that were removed, added or moved, by name.
+"""Find what changed in a data set since a checkpoint was written: removed, added and moved lines, by name.
 
-A checkpoint holds fingerprints; the digests of the single lines are in a file of the run's folder that is named after
-them (eight bytes a line, and the names of up to `_MOST_NAMES` of them), written once for each state of the data.
+A checkpoint holds fingerprints. The digests of all lines (8 bytes each, and up to `_MOST_NAMES` names) are in a file of
+the run's folder, named after the fingerprints and written once for each state of the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 3  # names in a message
 
 @dataclass(frozen=True)
 class StoredLines:
-    """The lines of a data set at an earlier time."""
+    """The lines of a data set when a checkpoint was written."""
 
     digests: np.ndarray
     names: Sequence[str] | None = None  # None: too many to keep
@@ -40,7 +40,7 @@ class StoredLines:
 
 @dataclass(frozen=True)
 class DataChange:
-    """How a data set differs from what it was; `what` says so in words."""
+    """How a data set differs from that of the checkpoint; `what` is the description."""
 
     what: str
     same_order: bool = False  # of the same utterances
@@ -48,7 +48,7 @@ class DataChange:
 
 
 def compare(old: Fingerprint, new: Fingerprint, stored: StoredLines | None, now: DataSet) -> DataChange | None:
-    """What changed, or None. `stored` is None where the file with the lines is gone."""
+    """Return what changed, or None; `stored` is None if the file with the lines is missing."""
     if old == new:
         return None
     if old.files != new.files:
@@ -68,7 +68,7 @@ def compare(old: Fingerprint, new: Fingerprint, stored: StoredLines | None, now:
 
 
 def write_lines(sets: Mapping[str, DataSet], fingerprints: Mapping[str, Fingerprint], folder: Path) -> None:
-    """Keep the lines of these sets in the run's folder, unless they are there already."""
+    """Write the lines of these sets to the run's folder, unless the file exists."""
     path = lines_file(fingerprints, folder)
     if path.exists():
         return
@@ -84,9 +84,9 @@ def write_lines(sets: Mapping[str, DataSet], fingerprints: Mapping[str, Fingerpr
 
 
 def read_lines(key: str, fingerprints: Mapping[str, Fingerprint], folders: Sequence[Path]) -> StoredLines | None:
-    """The lines of one set as they were, from the first of these run folders that has them."""
+    """Return the stored lines of one set, from the first of these run folders that has them."""
     for folder in folders:
-        with contextlib.suppress(Exception):  # of a file that is damaged, which can raise anything, only names are lost
+        with contextlib.suppress(Exception):  # a damaged file can raise anything; only names are lost
             path = lines_file(fingerprints, folder)
             if not _is_stored_as_it_is(path):
                 continue
@@ -104,13 +104,13 @@ def read_lines(key: str, fingerprints: Mapping[str, Fingerprint], folders: Seque
 
 
 def lines_file(fingerprints: Mapping[str, Fingerprint], folder: Path) -> Path:
-    """Named after the data, so that a checkpoint finds the lines of its own time."""
+    """Return the path of the file with the lines, named after the data, so that a checkpoint finds its own."""
     texts = [f"{key} {fingerprints[key].paths} {fingerprints[key].lines}" for key in sorted(fingerprints)]
     return folder / FOLDER / f"{blake2b(' '.join(texts).encode(), digest_size=8).hexdigest()}.npz"
 
 
 def _is_stored_as_it_is(path: Path) -> bool:
-    """Whether it is a file of ours, which unfolds to nothing larger than itself."""
+    """Return whether the file is an uncompressed archive, which cannot expand to a larger size."""
     if not path.is_file():
         return False
     with zipfile.ZipFile(path) as archive:
@@ -118,7 +118,7 @@ def _is_stored_as_it_is(path: Path) -> bool:
 
 
 def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> DataChange:
-    """Of data that is read while training. Their lines are not known, nor whether they have any in common."""
+    """Return the change of files that are read during training; their lines are unknown."""
     removed = [name for name in old if name not in new]
     added = [name for name in new if name not in old]
     other = [name for name in new if name in old and new[name] != old[name]]
@@ -128,7 +128,7 @@ def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> DataChange
 
 
 def _changed_lines(stored: StoredLines, now: DataSet) -> DataChange:
-    """Removed, added and moved lines. One that is there twice counts as one that is there."""
+    """Return removed, added and moved lines; duplicates count once."""
     digests = now.lines
     stayed, known = np.isin(stored.digests, digests), np.isin(digests, stored.digests)
     removed, added = np.flatnonzero(~stayed), np.flatnonzero(~known)
@@ -145,10 +145,10 @@ def _changed_lines(stored: StoredLines, now: DataSet) -> DataChange:
 
 
 def _moved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Positions in `after` of the lines that left their place: the fewest whose removal leaves both in one order."""
+    """Return positions in `after` of the fewest lines without which both have the same order."""
     if np.array_equal(before, after):
         return np.empty(0, np.int64)
-    if len(after) > _MOST_NAMES:  # those at another position, without asking which of them moved
+    if len(after) > _MOST_NAMES:  # all lines at another position
         shorter = min(len(before), len(after))
         return np.flatnonzero(before[:shorter] != after[:shorter])
     place = {line: index for index, line in enumerate(before.tolist())}
@@ -156,7 +156,7 @@ def _moved(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 
 
 def _out_of_order(numbers: Sequence[int]) -> list[int]:
-    """Positions that are not part of the longest non-descending subsequence."""
+    """Return the positions outside the longest non-descending subsequence."""
     lowest: list[int] = []  # the lowest number that ends a subsequence of each length
     ends: list[int] = []  # and its position
     former = [-1] * len(numbers)
@@ -177,7 +177,7 @@ def _out_of_order(numbers: Sequence[int]) -> list[int]:
 
 
 def _lengths_differ(data: DataSet) -> bool:
-    """Whether durations tell utterances apart: those of clips that were cut to one length do not."""
+    """Return whether durations distinguish utterances; those of clips of one length do not."""
     durations = np.concatenate([manifest.durations for manifest in data.manifests])
     return len(np.unique(durations)) > len(durations) / 2
 

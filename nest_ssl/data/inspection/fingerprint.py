@@ -1,8 +1,8 @@
-"""Fingerprints of data sets: does a continued run have the same utterances, in the same order?
+"""Fingerprints of data sets: does a resumed run have the same utterances, in the same order?
 
-Made from the columns of loaded manifests, a word of eight bytes at a time for many lines at once: a million lines take
-a fraction of a second. An utterance is recognised by its folder, file name, duration and offset, so that a corpus that
-was moved is the same corpus; the whole paths are compared too.
+They are computed from the columns of manifests, eight bytes at a time for many lines at once: a million lines take a
+fraction of a second. An utterance is identified by folder, file name, duration and offset, so that a moved corpus is
+the same corpus; the whole paths are compared separately.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _START = np.uint64(0x243F6A8885A308D3)
 _MASKS = np.array([2 ** (8 * count) - 1 for count in range(9)], dtype=np.uint64)  # the first bytes of a word
 _SEPARATORS = (ord("/"), ord("\\"))
-_LHOTSE_SOURCES = ("shar_path", "cuts_path", "manifest_filepath")  # the first that is set is read
-_PART_OF_FILE = 2**16  # bytes that are compared at its beginning and at its end
+_LHOTSE_SOURCES = ("shar_path", "cuts_path", "manifest_filepath")  # the first one that is set is used
+_PART_OF_FILE = 2**16  # bytes compared at its start and at its end
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a data set holds, as a checkpoint keeps it. Each digest depends on the order."""
+    """The content of a data set, as stored in a checkpoint; each digest depends on the order."""
 
     utterances: int  # after filtering
-    paths: str  # of the paths as the manifests say them
+    paths: str  # of the paths as written in the manifests
     lines: str  # of folder, file name, duration and offset of each utterance
     lengths: str  # of durations and offsets alone
-    files: dict[str, str] = field(default_factory=dict)  # of data that is read while training: name -> size and digest
+    files: dict[str, str] = field(default_factory=dict)  # read during training: name -> size and digest
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_plain(cls, values: Any) -> Fingerprint | None:
-        """The same from what a checkpoint says; None if it is not one."""
+        """Return the fingerprint of these values of a checkpoint; None if they are not one."""
         try:
             found = cls(**{name: values[name] for name in ("utterances", "paths", "lines", "lengths", "files")})
         except (KeyError, TypeError):
@@ -63,7 +63,7 @@ class Fingerprint:
 
 @dataclass(frozen=True)
 class DataSet:
-    """The manifests, and the files of lhotse's, that one part of the configuration stands for."""
+    """The manifests and lhotse files of one configuration key."""
 
     manifests: tuple[Manifest, ...]
     files: tuple[Path, ...] = ()
@@ -79,12 +79,12 @@ class DataSet:
 
     @cached_property
     def lines(self) -> np.ndarray:
-        """64 bits for each utterance, in their order."""
+        """64 bits for each utterance, in order."""
         digests = [line_digests(manifest) for manifest in self.manifests]
         return np.concatenate(digests) if digests else np.empty(0, np.uint64)
 
     def path(self, index: int) -> str:
-        """The path of an utterance as its manifest says it."""
+        """Return the path of an utterance as written in its manifest."""
         for manifest in self.manifests:
             if index < len(manifest):
                 return manifest.path(index)
@@ -93,7 +93,7 @@ class DataSet:
 
 
 def data_sets(dataset: Any, node: Mapping[str, Any], key: str) -> dict[str, DataSet]:
-    """The utterances and the noise of a loader's dataset, by the configuration key that names them."""
+    """Return the utterances and the noise of a loader's dataset, by their configuration key."""
     parts = list(_parts(dataset))
     manifests = _each_once(part.manifest for part in parts if isinstance(part, AudioNoiseDataset))
     noise = _each_once(part.noise_data for part in parts if isinstance(part.noise_data, Manifest))
@@ -102,7 +102,7 @@ def data_sets(dataset: Any, node: Mapping[str, Any], key: str) -> dict[str, Data
 
 
 def line_digests(manifest: Manifest) -> np.ndarray:
-    """64 bits for each entry: of folder, file name, duration and offset."""
+    """Return 64 bits for each entry: a hash of folder, file name, duration and offset."""
     found = np.empty(len(manifest), np.uint64)
     for first in range(0, len(manifest), _LINES_AT_ONCE):
         some = slice(first, first + _LINES_AT_ONCE)
@@ -115,7 +115,7 @@ def line_digests(manifest: Manifest) -> np.ndarray:
 
 
 def _text_digests(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Of the last two components of each path."""
+    """Return a hash of the last two components of each path."""
     padded = np.zeros(len(text) + 8, np.uint8)
     padded[:-8] = text
     words = np.ndarray(len(text) + 1, np.dtype("<u8"), padded, strides=(1,))  # one from every byte on
@@ -130,7 +130,7 @@ def _text_digests(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
 
 
 def _tails(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Where the folder and file name at the end of each path begin."""
+    """Return the position of the last two components (folder and file name) of each path."""
     starts = np.concatenate(([0], ends[:-1]))
     separators = np.flatnonzero((text == _SEPARATORS[0]) | (text == _SEPARATORS[1]))
     if len(separators) < 2:
@@ -146,7 +146,7 @@ def _mixed(value: np.ndarray) -> np.ndarray:
 
 
 def _parts(dataset: Any) -> Iterator[Any]:
-    """The datasets that one is made of, down to those that have manifests."""
+    """Yield the datasets with manifests that a dataset consists of."""
     inner: Sequence[Any]
     if isinstance(dataset, AudioNoiseDataset | CutNoiseDataset):
         yield dataset
@@ -162,18 +162,18 @@ def _parts(dataset: Any) -> Iterator[Any]:
     elif isinstance(dataset, BucketChain):
         inner = dataset.buckets
     else:
-        inner = []  # somebody else's, of which nothing is known
+        inner = []  # unknown datasets
     for one in inner:
         yield from _parts(one)
 
 
 def _each_once(manifests: Iterator[Any]) -> tuple[Manifest, ...]:
-    """A bucket is listed as often as its weight says, and sets may share their noise."""
+    """Remove duplicates: buckets are listed as often as their weight, and sets may share noise."""
     return tuple({id(manifest): manifest for manifest in manifests}.values())
 
 
 def _lhotse_files(node: Mapping[str, Any]) -> tuple[Path, ...]:
-    """The manifests or cut sets that lhotse reads while training; of Shar, the files with cuts."""
+    """Return the manifests or cut sets that lhotse reads during training; of Shar, the files with cuts."""
     source = next((node[name] for name in _LHOTSE_SOURCES if node.get(name) is not None), None)
     found: list[Path] = []
     for text in _texts(source):
@@ -194,7 +194,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _file_digest(path: Path) -> str:
-    """Of its size, its beginning and its end: cheap, also where there are thousands of them."""
+    """Return a digest of size, start and end of a file: cheap even for thousands of files."""
     with path.open("rb") as file:
         size = path.stat().st_size
         head = file.read(_PART_OF_FILE)

@@ -1,7 +1,7 @@
-"""Utterances that are both trained on and validated on, found from the columns of manifests.
+"""Find utterances that are in both the training and the validation set, from the columns of manifests.
 
-A validation loss over such utterances measures memory. Audio is not opened. Files are compared by the end of their
-names first, which leaves few of a million lines whose folders have to be looked up on the disk.
+A validation loss over such utterances measures memorisation. Audio is not opened. Files are first compared by the end
+of their names; only the few matching lines of a million need their folders resolved on the disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nest_ssl.data.manifest import Manifest
 from nest_ssl.data.paths import real_name, resolve_path
 from nest_ssl.shell import as_typed
 
-_MARGIN_MS = 50  # at both ends of a part: neighbouring cuts may share the rounding of their times, and a breath
+_MARGIN_MS = 50  # at both ends of a part: neighbouring parts may overlap by rounding, or share a breath
 _TIME_BITS = 38  # milliseconds of 8 years; files are numbered in the bits above
 _LAST_MS = 2**_TIME_BITS - 1
 _TAIL = 16  # bytes at the end of a file's name
@@ -32,7 +32,7 @@ class Overlap:
     of: int  # lines of the validation set
     validation_line: str  # manifest:line
     training_line: str
-    by_name: bool = False  # members of tar files, of which only names and durations are known
+    by_name: bool = False  # for members of tar files only names and durations are known
 
     def __str__(self) -> str:
         certainty = " (by name and duration, which is all that is known of tar files)" if self.by_name else ""
@@ -43,7 +43,7 @@ class Overlap:
 
 
 def without_overlap(training: Sequence[str], validation: Sequence[str]) -> str:
-    """The command that writes each of these manifests again, the validation set without what is trained on."""
+    """Return the command that writes these manifests again, the validation set without training utterances."""
     return as_typed(["nest-ssl data check", *training, *validation, "--write-clean", "clean/"])
 
 
@@ -56,7 +56,7 @@ class Parts(NamedTuple):
 
     @classmethod
     def of(cls, files: np.ndarray, offsets: np.ndarray, durations: np.ndarray) -> Parts:
-        """Of seconds: a part without offset begins with its file, and one without duration ends with it."""
+        """Convert seconds; a part without offset begins with its file, one without duration ends with it."""
         starts = np.clip(1000 * np.nan_to_num(offsets), 0, _LAST_MS)
         ends = np.where(np.isnan(durations), _LAST_MS, starts + 1000 * np.nan_to_num(durations))
         margin = np.minimum(_MARGIN_MS, (ends - starts) / 4)
@@ -65,18 +65,18 @@ class Parts(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Lines that share audio: each of one side, with one of the other."""
+    """Lines that share audio: each line of one side, with one line of the other."""
 
     lines: np.ndarray
     others: np.ndarray
 
 
 def shared_audio(parts: Parts, others: Parts) -> Pairs:
-    """The parts that share time in the same file with any of the others, each with such a one."""
+    """Return the parts that overlap any of the others in the same file, each with one that it overlaps."""
     order = np.lexsort((others.starts, others.files))
     numbered = others.files[order] << _TIME_BITS
     starts = numbered | others.starts[order]
-    latest_end = np.maximum.accumulate(numbered | others.ends[order])  # a file's times are above those of all before it
+    latest_end = np.maximum.accumulate(numbered | others.ends[order])  # larger file numbers give larger keys
     own = parts.files << _TIME_BITS
     last_before = np.searchsorted(starts, own | parts.ends) - 1  # begins before this part ends
     found = np.flatnonzero(last_before >= 0)
@@ -87,11 +87,11 @@ def shared_audio(parts: Parts, others: Parts) -> Pairs:
 
 
 def find_overlap(training: Sequence[Manifest], validation: Sequence[Manifest]) -> Overlap | None:
-    """What of a validation set is in the training set too; None if nothing is."""
+    """Return the overlap of a validation set with the training set; None if there is none."""
     total = sum(map(len, validation))
     for manifest in validation:
         twin = next((other for other in training if _is_same(manifest, other)), None)
-        if twin is not None and len(validation) == 1:  # the same file twice: all of its lines
+        if twin is not None and len(validation) == 1:  # the same manifest: all of its lines
             return Overlap(total, total, manifest.line(0), twin.line(0), by_name=_in_tar(manifest))
     every = [_tails(manifest, *block) for manifest in validation for block in _blocks(manifest)]
     tails, names = np.unique(np.concatenate(every)), _FileNumbers()
@@ -106,7 +106,7 @@ def find_overlap(training: Sequence[Manifest], validation: Sequence[Manifest]) -
 
 
 class _Candidates(NamedTuple):
-    """Lines of manifests whose files are named like some of the other side."""
+    """The lines of manifests whose file names end like some of the other side."""
 
     manifests: Sequence[Manifest]
     which: np.ndarray  # manifest
@@ -127,7 +127,7 @@ class _Candidates(NamedTuple):
                 lines.append(found)
                 which.append(np.full(len(found), number))
                 files.append(names.of(manifest, found))
-                in_tar = ~np.isnan(manifest.shards[found])  # parts were cut out of their files
+                in_tar = ~np.isnan(manifest.shards[found])  # members of tar files are parts already cut out
                 offsets.append(np.where(in_tar, np.nan, manifest.offsets[found]))
                 durations.append(manifest.durations[found])
         parts = Parts.of(*map(np.concatenate, (files, offsets, durations)))
@@ -139,7 +139,7 @@ class _Candidates(NamedTuple):
 
 
 class _FileNumbers:
-    """Numbers files: the same number for the same file, whatever it is called. Folders are looked up once each."""
+    """Numbers for files, the same for all paths of a file; each folder is resolved once."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
@@ -157,7 +157,7 @@ class _FileNumbers:
         folder, name = os.path.split(path)
         beside = os.path.dirname(manifest.file_of(line))  # noqa: PTH120
         place = self._folders.get((beside, folder))
-        if place is None:  # files of one folder are found the same way
+        if place is None:  # files of one folder resolve to the same folder
             place = os.path.dirname(real_name(resolve_path(path, beside)))  # noqa: PTH120
             self._folders[beside, folder] = place
         return f"{place}/{os.path.normcase(name)}"
@@ -169,12 +169,12 @@ def _blocks(manifest: Manifest) -> Iterator[tuple[int, int]]:
 
 
 def _tails(manifest: Manifest, start: int, end: int) -> np.ndarray:
-    """64 bits for each line, of the last bytes of its file's name, without folders and in lower case."""
+    """Return 64 bits for each line: a hash of the last bytes of its lower-case file name."""
     content, ends = manifest.path_bytes(start, end)
     content = np.concatenate((np.full(_TAIL, ord("/"), np.uint8), content))
     backwards = content[(ends + _TAIL - 1)[:, None] - np.arange(_TAIL)]  # (lines, TAIL), the last byte first
     folder = (backwards == ord("/")) | (backwards == ord("\\"))
-    # a line's bytes go on with those of the line before it, so its own first byte is where its name ends at the latest
+    # the bytes before a line's path are those of the previous line; they are not part of its name
     lengths = np.diff(ends, prepend=0)
     folder |= np.arange(_TAIL) >= lengths[:, None]
     name = np.where(np.logical_or.accumulate(folder, axis=1), 0, backwards | 0x20)
@@ -187,6 +187,6 @@ def _in_tar(manifest: Manifest) -> bool:
 
 
 def _is_same(manifest: Manifest, other: Manifest) -> bool:
-    """Whether both were read from the same files with the same limits."""
+    """Return whether both were read from the same files with the same limits."""
     names = [[os.path.realpath(file) for file in one.files] for one in (manifest, other)]
     return names[0] == names[1] and len(manifest) == len(other)

@@ -12,7 +12,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -36,9 +35,10 @@ from nest_ssl.data.problems import (
     SuspiciousPolicy,
     UnreadablePolicy,
     file_name,
-    giving_up,
-    suspicions,
-    usable,
+    find_suspicious,
+    may_use,
+    skip_unreadable,
+    too_many_skipped,
 )
 from nest_ssl.errors import AudioError, ManifestError
 
@@ -87,7 +87,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
             batch = self.batch(cuts, problems)
             if batch is not None:
                 return batch
-        raise giving_up(problems)
+        raise too_many_skipped(problems)
 
     def batch(self, cuts: Cuts, problems: list[Problem]) -> AudioNoiseBatch | None:
         """Return the batch of these cuts, None if none can be used; problems are added to `problems`."""
@@ -112,11 +112,14 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
     def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
         """Return the usable cuts with their audio (S), which lhotse pads to the longest cut, as in its own batches."""
         longest = max((cut.duration for cut in cuts if error_of(cut) is None and _is_possible(cut)), default=0.0)
-        policies: Any = {"unreadable": self.unreadable_audio, "suspicious": self.suspicious_audio}
         loaded = []
         for cut in cuts:
-            samples = usable(entry_of(cut), partial(_read, cut, longest), problems, **policies)
-            if samples is not None:
+            try:
+                samples, found = _read(cut, longest)
+            except AudioError as error:
+                problems.append(skip_unreadable(entry_of(cut), error, self.unreadable_audio))
+                continue
+            if may_use(found, self.suspicious_audio, problems):
                 loaded.append((cut, torch.from_numpy(samples)))
         return loaded
 
@@ -190,12 +193,12 @@ class CutStream(Stream):
                 self._given += 1
                 yield batch
             elif len(self._problems) >= MOST_SKIPPED_IN_A_ROW:
-                raise giving_up(self._problems)
+                raise too_many_skipped(self._problems)
         self._batches = None
         if self._taken == 0:
             raise ManifestError(_nothing(self.key))
         if self._given == 0:
-            raise giving_up(self._problems)
+            raise too_many_skipped(self._problems)
 
     def position(self) -> Position:
         return {"passes": list(self._started), "batches": self._taken}
@@ -274,7 +277,7 @@ def _read(cut: Cut, seconds: Seconds) -> tuple[np.ndarray, list[Problem]]:
         raise AudioError(f"{name}: holds NaN or infinite samples", "not_finite")
     recording = getattr(cut, "recording", None)
     file_seconds = math.nan if recording is None else recording.duration
-    return samples, suspicions(entry, samples[: cut.num_samples], cut.duration, file_seconds)
+    return samples, find_suspicious(entry, samples[: cut.num_samples], cut.duration, file_seconds)
 
 
 def _is_possible(cut: Cut) -> bool:

@@ -23,7 +23,7 @@ from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
 from nest_ssl.data.loading.shared_arrays import SharedArray
 from nest_ssl.data.loading.stream import Position, Stream, this_worker
 from nest_ssl.data.manifest import Manifest, stable_hash
-from nest_ssl.data.problems import Problem, giving_up
+from nest_ssl.data.problems import Problem, too_many_skipped
 from nest_ssl.data.tarred.members import Member, audio_members, file_id, open_shard, read_member
 from nest_ssl.data.tarred.shards import ShardStrategy, share_of, shuffled
 from nest_ssl.errors import ShardError
@@ -140,7 +140,7 @@ class TarredAudioNoiseDataset(ShardedStream):
                         yield self.utterances.item(index, audio, problems)
                         problems = []
                     elif len(problems) >= MOST_SKIPPED_IN_A_ROW:
-                        raise giving_up(problems)
+                        raise too_many_skipped(problems)
             self._shard += 1
             self._part = 0
 

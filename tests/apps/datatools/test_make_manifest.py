@@ -98,10 +98,10 @@ def test_texts_beside_the_audio_and_columns_of_a_table_become_fields(make: Calla
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("path\tspeaker\nu1\tAnn\n", "'u1' fits both .* give paths below the folder"),
+        ("path\tspeaker\nu1\tAnn\n", "'u1' matches both .* give paths below the folder"),
         ("path,speaker\nann/u1,A\nann/u1,B\n", r"labels:3: a second row of 'ann/u1'"),
         ("name,speaker\nann/u1,A\n", "which column names the audio file"),
-        ("path,speaker\nann/u1\n", "labels:2: has not the 2 fields"),
+        ("path,speaker\nann/u1\n", "labels:2: does not have the 2 fields"),
         ("path,speaker\n", "has no rows"),
     ],
 )

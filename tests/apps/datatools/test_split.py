@@ -129,7 +129,7 @@ def test_bad_lines_existing_files_and_shares_are_refused(write_manifest: Callabl
     for text in ("5", "0", "100%", "some", "nan"):
         with pytest.raises(NestError, match="expected a share such as 5%"):
             read_share(text)
-    with pytest.raises(NestError, match="is no regular expression"):
+    with pytest.raises(NestError, match="is not a regular expression"):
         Grouping.read(None, False, "(")
 
 

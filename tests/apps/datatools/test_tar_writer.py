@@ -193,7 +193,7 @@ def test_another_set_is_not_written_over(corpus: DummyCorpus, tmp_path: Path, ch
 
 def test_a_tar_file_of_somebody_elses_is_not_written_over(corpus: DummyCorpus, tmp_path: Path) -> None:
     (tmp_path / "audio_0.tar").write_bytes(b"mine")
-    with pytest.raises(NestError, match=r"audio_0\.tar: is not of the set that is being made; give a new folder"):
+    with pytest.raises(NestError, match=r"audio_0\.tar: does not belong to this set; give a new folder"):
         make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
     assert contents(tmp_path) == {"audio_0.tar": b"mine"}
 
@@ -270,7 +270,7 @@ def test_the_command_makes_it_and_says_how_to_train_on_it(corpus: DummyCorpus, t
     assert first.exit_code == second.exit_code == 0
     assert f"{output}: 10 utterances in 5 tar files" in first.stdout
     assert "2 utterances are left out" in first.stdout
-    assert "5 of the tar files were there already" in second.stdout
+    assert "5 of the tar files existed already" in second.stdout
     typed = [word for line in first.stdout.splitlines() if line.startswith("  ") for word in shlex.split(line)]
     parsed = OverridesParser.create().parse_overrides(typed)  # as Hydra reads them, without quotes
     config = {override.key_or_group.removeprefix("model.train_ds."): override.value() for override in parsed}

@@ -436,7 +436,9 @@ def test_a_batch_without_usable_audio_is_replaced_on_all_ranks_alike(
 
 def test_data_of_which_nothing_can_be_read_stops_the_run(tmp_path: Path) -> None:
     _write(tmp_path / "manifest.json", [{"audio_filepath": f"gone{n}.wav", "duration": 0.4} for n in range(30)])
-    with pytest.raises(AudioError, match=r"gone20\.wav: no such file \(.*json:21\); neither could the files"):
+    with pytest.raises(
+        AudioError, match=r"gone20\.wav: no such file \(.*json:21\); the files before it could not be used"
+    ):
         list(build(_by_number(tmp_path, 1)))
 
 

@@ -1,4 +1,4 @@
-"""How loud a waveform is, how much of it is at full scale, and how much of it is silence."""
+"""Measure the loudness of a waveform, and its shares of clipping and of silence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 Decibels = float
-FULL_SCALE = 32767 / 32768  # the highest value of 16 bits; what is louder was cut off there, or will be
+FULL_SCALE = 32767 / 32768  # the highest value of 16 bits; louder samples are clipped
 FRAME_SECONDS = 0.025
 # Speech spans 30 dB around its long-term level (ANSI S3.5, the Speech Intelligibility Index, counts 15 dB above and 15
 # below); its loudest frame is at the upper end. Ten decibels of margin below the lower end are a pause in any voice.
@@ -15,7 +15,7 @@ SILENCE_DB = -40.0  # relative to the loudest frame
 
 
 class Loudness(NamedTuple):
-    """Of one signal; 0 dBFS is a constant 1.0, so a sine at full scale has an RMS of -3.01 dBFS."""
+    """The loudness of one signal; 0 dBFS is a constant 1.0, so a sine at full scale has an RMS of -3.01 dBFS."""
 
     rms: Decibels  # -inf if all samples are 0
     peak: Decibels
@@ -26,7 +26,7 @@ class Loudness(NamedTuple):
 def measure_loudness(samples: np.ndarray, sample_rate: int) -> Loudness:
     """Measure (S) finite samples, at least one.
 
-    The frames that silence is told by do not overlap; what is left at the end counts only if it is all there is.
+    Silence is measured in frames that do not overlap; an incomplete last frame counts only if it is the only one.
     """
     length = min(max(1, round(FRAME_SECONDS * sample_rate)), len(samples))
     whole = len(samples) // length * length

@@ -1,7 +1,7 @@
-"""What libsndfile does not read (m4a, webm, ...), converted to FLAC by an installed ffmpeg.
+"""Convert formats that libsndfile does not read (m4a, webm, ...) to FLAC by an installed ffmpeg.
 
-The file may be hostile: ffmpeg gets a list of arguments and no shell, may open nothing but this one file by the `file`
-protocol, only containers that name no other files, and has limits of time and length.
+The file may be hostile: ffmpeg runs without a shell, may open only this file by the `file` protocol and only containers
+that name no other files, and has limits of time and length.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nest_ssl.errors import AudioError, one_line
 
 _MOST_SECONDS_OF_WORK = 1800
 _MOST_SECONDS_OF_AUDIO = 24 * 3600
-# Playlists (hls, concat, sdp) are not among them: they would open what they name.
+# Without playlists (hls, concat, sdp), which open the files that they name.
 _CONTAINERS = (
     *("mov", "mp4", "m4a", "3gp", "3g2", "mj2", "matroska", "webm", "ogg", "mp3", "aac", "asf", "amr", "wav", "w64"),
     *("flac", "aiff", "au", "ac3", "eac3", "wv", "ape", "tta", "dsf", "nistsphere"),
@@ -25,12 +25,12 @@ _CONTAINERS = (
 
 
 def find_ffmpeg() -> str | None:
-    """The program, or None where it is not installed."""
+    """Return the path of the program, None if it is not installed."""
     return shutil.which("ffmpeg")
 
 
 def convert(source: Path, target: Path, program: str) -> None:
-    """Write the first audio stream of a file as 16 kHz FLAC with its channels; an AudioError says why not."""
+    """Write the first audio stream of a file as 16 kHz FLAC with all its channels; raise AudioError on failure."""
     with atomic_write(target) as temporary:
         command = [
             *(program, "-nostdin", "-hide_banner", "-loglevel", "error", "-xerror", "-threads", "1"),
