@@ -1,4 +1,4 @@
-"""What MkDocs does to every page of docs/ before it becomes a page of the site."""
+"""A hook of MkDocs: change the pages of docs/ before they become pages of the site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OTHER_LANGUAGE = re.compile(
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Take out the link to the same page in the other language: the site has a switch for it on every page."""
+    """Remove the link to the same page in the other language, because every page of the site has a language switch."""
 
     def without_link(found: re.Match[str]) -> str:
         return found["before"] if found["page"] == _name(page.file.src_uri) else found[0]

@@ -1,4 +1,4 @@
-"""Every command and every Python snippet of the README and the docs is run, on small data and a small model."""
+"""Run every command and every Python snippet of the README and the docs, on small data and a small model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = [
     *("trainer.max_steps=1", "trainer.val_check_interval=1"),
 ]
 TRAIN_ON = "model.train_ds.manifest_filepath="
-# what cannot be run here, or would take too long, and what shows it instead
+# commands that cannot run here or take too long -> the reason, or the test that runs them
 ELSEWHERE = {
     "pip ": "installs",
     "source ": "belongs to a shell",
@@ -62,7 +62,7 @@ class Command:
 
 
 def commands() -> Iterator[Command]:
-    """What the code blocks of a shell hold, without comments; lines that go on are one."""
+    """Yield the commands of all shell blocks, without comments; continued lines are joined."""
     for page, block in blocks("bash"):
         for line in re.sub(r"\\\n\s*", "", block).splitlines():
             typed = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -71,7 +71,7 @@ def commands() -> Iterator[Command]:
 
 
 def blocks(language: str) -> Iterator[tuple[str, str]]:
-    """Page and code block, in English: the other language has the same ones (tests/docs/test_site.py)."""
+    """Yield page and code block of the English pages; the Chinese pages have the same ones (test_site.py)."""
     for page in PAGES:
         if not page.name.endswith(".zh.md"):
             for block in re.findall(rf"(?ms)^ *```{language}\n(.*?)^ *```", page.read_text(encoding="utf-8")):
@@ -86,7 +86,7 @@ RUN = [command for command in ALL if command not in STARTED and not command.line
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything that the commands name."""
+    """Make a folder with all files that the commands name."""
     folder = tmp_path_factory.mktemp("commands")
     corpus = make_dummy_corpus(folder / "data" / "dummy_ssl", train=64, val=4, noise=2)
     _manifest(corpus.train_manifest, folder / "train.json")
@@ -100,7 +100,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         assert train([*SMALL, f"exp_manager.explicit_log_dir={folder}/runs/a"], config_dir=ROOT / "config") == 0
-    dated = "nest_experiments/NEST-tiny/2026-01-01_00-00-00"  # the demonstration makes a folder at each start
+    dated = "nest_experiments/NEST-tiny/2026-01-01_00-00-00"  # the demonstration creates a folder at each start
     for name in ("runs/b", "runs/c", dated, "nest_experiments/SSL-NEST-FastConformer"):
         shutil.copytree(folder / "runs" / "a", folder / name)
     shutil.copy(next((folder / "runs" / "a" / "checkpoints").glob("*.nemo")), folder / "model.nemo")
@@ -110,7 +110,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _manifest(source: Path, target: Path) -> None:
-    """The same utterances, with fields that have an answer, and seen from another folder."""
+    """Write the same utterances with labels, and with paths that are valid in another folder."""
     entries = [json.loads(line) for line in source.read_text(encoding="utf-8").splitlines()]
     for number, entry in enumerate(entries):
         entry["audio_filepath"] = (source.parent / entry["audio_filepath"]).as_posix()
@@ -134,7 +134,7 @@ def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkey
         assert run([*arguments[1:], *small], config_dir=ROOT / "config") == 0
         return
     assert program == "nest-ssl"
-    if arguments[:2] == ["data", "manifest"]:  # it does not replace manifests that are there
+    if arguments[:2] == ["data", "manifest"]:  # it does not replace existing manifests
         for name in ("ann/a.wav", "von Bob/b.flac", "语音/c.WAV"):
             (tmp_path / "audio" / name).parent.mkdir(parents=True)
             soundfile.write(tmp_path / "audio" / name, np.sin(np.arange(32000) / 20) / 2, 16000)
@@ -142,7 +142,7 @@ def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkey
     if arguments[0] == "train":
         arguments += small
     if arguments[0] == "doctor":
-        arguments.append("--no-trial")  # which takes minutes: tests/apps/doctor
+        arguments.append("--no-trial")  # the trial takes minutes and is tested in tests/apps/doctor
     done = CliRunner().invoke(app, arguments)
     finding = 1 if arguments[0] in ("probe", "doctor") or arguments[:2] == ["data", "check"] else 0
     assert done.exit_code in (0, finding), done.output
@@ -160,7 +160,7 @@ def test_a_snippet_runs_as_it_stands(
         soundfile.write(tmp_path / "audio" / name, np.sin(np.arange(16000 * (1 + number)) / 20) / 2, 16000)
     monkeypatch.chdir(tmp_path)
     exec(compile(snippet, page, "exec"), {"__name__": "__main__"})
-    for manifest in tmp_path.glob("*.json"):  # one that it wrote: of every file
+    for manifest in tmp_path.glob("*.json"):  # written by the snippet: it lists every file
         done = CliRunner().invoke(app, ["data", "check", str(manifest)])
         assert done.exit_code == 0, done.output
         assert len(manifest.read_text(encoding="utf-8").splitlines()) == 3

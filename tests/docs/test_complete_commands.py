@@ -1,7 +1,7 @@
-"""Every train command that is printed can be copied: who trains on their own data validates on their own data too.
+"""Every printed train command is complete: a command with own training data also names own validation data.
 
-A command that names a training manifest and no validation manifest would validate on generated speech, and `val_loss`
-would say nothing. The same holds for noise. Covered are the README and the docs in both languages, the comments of the
+A command with a training manifest but no validation manifest would validate on generated speech, and `val_loss` would
+mean nothing. The same holds for noise. The tests cover the README and the docs in both languages, the comments of the
 configurations, and the examples of the help.
 """
 
@@ -20,17 +20,17 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md"))]
 CONFIGURATIONS = sorted(ROOT.glob("config/**/*.yaml"))
 SOURCES = [ROOT / "start.py", *sorted(ROOT.glob("nest_ssl/cli/*.py")), ROOT / "nest_ssl/config/command_line.py"]
 SHELLS = ("bash", "powershell", "console", "sh", "")  # a block without a language may hold a command too
-CONTINUES = r"(?: \\|(?<=\s)`|(?<=\s)\^)\n\s*"  # bash, PowerShell and cmd: the command goes on in the next line
+CONTINUES = r"(?: \\|(?<=\s)`|(?<=\s)\^)\n\s*"  # bash, PowerShell and cmd: the command continues on the next line
 PROGRAM = re.compile(r"train(?:_with_saver)?\.py\b|nest-ssl (?:train|doctor|align)\b|start\.py (?:train|align)\b")
 SOURCE_KEYS = ("manifest_filepath", "tarred_audio_filepaths", "cuts_path", "shar_path", "input_cfg")
-# what the user brings, or a command of the same block makes
+# files that the user has, or that a command in the same block writes
 NAMES = {"train.json", "val.json", "noise.json", "<path>"}
 MADE = re.compile(r"(data/dummy_ssl|train_tarred|probe_data)/[\w.]+")
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A command and where it stands."""
+    """A command and the file that contains it."""
 
     place: str
     words: str
@@ -39,13 +39,13 @@ class Printed:
         return f"{self.place}: {self.words[:60]}"
 
     def sets(self, dataset: str, *keys: str) -> list[str]:
-        """The values that the command gives to these keys of a data set."""
+        """Return the values that the command gives to these keys of a data set."""
         names = "|".join(keys)
         return re.findall(rf"(?<![\w.])\+{{0,2}}model\.{dataset}\.(?:{names})=(\S+?)[\"']?(?=\s|$)", self.words)
 
 
 def commands_in(text: str, place: str) -> Iterator[Printed]:
-    """Lines that start a training, with what follows in the next lines and the values of shell variables."""
+    """Yield commands that start a training, with continued lines joined and shell variables replaced."""
     variables: dict[str, str] = {}
     for line in re.sub(CONTINUES, " ", text).splitlines():
         typed = re.sub(r"(^|\s)#\s.*", "", line).strip()
@@ -59,7 +59,7 @@ def commands_in(text: str, place: str) -> Iterator[Printed]:
 
 
 def printed_on(page: Path) -> Iterator[Printed]:
-    """What the code blocks of a page hold, and the code within its lines."""
+    """Yield the commands in the code blocks and in the inline code of a page."""
     text = page.read_text(encoding="utf-8")
     for language, block in re.findall(r"(?ms)^ *```(\w*)[^\n]*\n(.*?)^ *```", text):
         if language in SHELLS:
@@ -75,7 +75,7 @@ def printed_in_comments(path: Path) -> Iterator[Printed]:
 
 
 def printed_by(source: Path) -> Iterator[Printed]:
-    """What the strings of a program say: help, examples, epilogs."""
+    """Yield the commands in the strings of a program: help, examples, epilogs."""
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from commands_in(node.value, source.name)
@@ -90,7 +90,7 @@ OWN_DATA = [command for command in ALL if command.sets("train_ds", *SOURCE_KEYS)
 
 
 def is_complete(command: Printed) -> bool:
-    """Whether own training data come with own validation data, and noise with noise."""
+    """Return whether both data sets, or neither, have own data, and likewise noise."""
     trains, validates = (bool(command.sets(name, *SOURCE_KEYS)) for name in ("train_ds", "validation_ds"))
     noise = [bool(command.sets(dataset, "noise_manifest")) for dataset in ("train_ds", "validation_ds")]
     return (validates or not trains) and noise[0] == noise[1]

@@ -83,7 +83,7 @@ def test_a_recorded_run_is_read_back(tmp_path: Path) -> None:
 
 
 def _write_event_file(folder: Path) -> None:
-    """What a run with two logged steps leaves behind."""
+    """Write the event file of a run with two logged steps."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 

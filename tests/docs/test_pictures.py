@@ -1,4 +1,4 @@
-"""The pictures of the docs are drawn by the parts that train."""
+"""The pictures of the docs can be drawn again, by the modules that train."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Pictures made now, and what the command said."""
+    """The folder of new pictures, and the output of the command."""
 
     folder: Path
     said: str

@@ -1,4 +1,4 @@
-"""The documentation: it builds, its links lead somewhere, its words are spelt, and both languages say the same."""
+"""The documentation builds, its links and spelling are correct, and both languages have the same content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.site_hooks import on_page_markdown
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-ENGLISH_ONLY = {"architecture", "api", "benchmarks"}  # for engineers, or figures
+ENGLISH_ONLY = {"architecture", "api", "benchmarks"}  # for engineers, or mostly numbers
 GENERATED = {"configuration", "parity"}  # by commands that have tests of their own
 PAGES = sorted(path.stem for path in DOCS.glob("*.md") if not path.name.endswith(".zh.md"))
 TRANSLATED = [(DOCS / f"{page}.md", DOCS / f"{page}.zh.md") for page in PAGES if page not in ENGLISH_ONLY]
@@ -27,7 +27,7 @@ BY_HAND = [(english, chinese) for english, chinese in TRANSLATED if english.stem
 
 
 class Page(HTMLParser):
-    """The places that a page links to, and those within it that can be linked to."""
+    """The links of a page, and the anchors that other pages can link to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _dead_links(pages: dict[Path, Page], site: Path) -> Iterator[str]:
             address = urlsplit(link)
             if address.scheme or address.netloc or not address.path.strip("."):
                 continue
-            start = site if address.path.startswith("/") else path.parent  # the switch of languages, on first pages
+            start = site if address.path.startswith("/") else path.parent  # the language switch of the first pages
             target = Path(os.path.normpath(start / unquote(address.path).lstrip("/")))
             target = target / "index.html" if target.is_dir() else target
             anchored = target in pages and unquote(address.fragment) in pages[target].anchors
@@ -86,7 +86,7 @@ def test_links_work_in_the_repository_too(page: Path) -> None:
 
 
 def _links(page: Path) -> list[str]:
-    """Files that a page links to or shows, as it names them."""
+    """Return the files that a page links to or shows, as written in the page."""
     return re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
 
 
@@ -128,7 +128,7 @@ def test_a_chinese_page_leads_to_chinese_pages_and_pictures(english: Path, chine
 def test_a_page_links_to_itself_in_the_other_language(english: Path, chinese: Path) -> None:
     for page, other in ((english, chinese), (chinese, english)):
         assert other.name in _links(page)
-        if page.parent == DOCS:  # the site has a switch of languages instead
+        if page.parent == DOCS:  # the site has a language switch instead
             shown = on_page_markdown(
                 page.read_text(encoding="utf-8"), SimpleNamespace(file=SimpleNamespace(src_uri=page.name))
             )
@@ -136,29 +136,29 @@ def test_a_page_links_to_itself_in_the_other_language(english: Path, chinese: Pa
 
 
 def _sections(page: Path) -> list[int]:
-    """Levels of the headings, in order."""
+    """Return the levels of the headings, in order."""
     return [len(marks) for marks in re.findall(r"(?m)^(#+) ", _prose(page))]
 
 
 def _prose(page: Path) -> str:
-    """A page without its code blocks."""
+    """Return a page without its code blocks."""
     return re.sub(r"(?ms)^ *```.*?^ *```", "", page.read_text(encoding="utf-8"))
 
 
 def _tables(page: Path) -> list[list[int]]:
-    """The number of cells in each row of each table, in order."""
+    """Return the number of cells in each row of each table, in order."""
     tables = re.findall(r"(?m)(?:^ *\|.*\|\n?)+", _prose(page))
     return [[len(re.findall(r"(?<!\\)\|", row)) - 1 for row in table.splitlines()] for table in tables]
 
 
 def _code_spans(page: Path) -> set[str]:
-    """What stands between backticks: names and values, which are not translated."""
+    """Return all inline code: names and values, which are not translated."""
     spans = re.findall(r"(`+)(.+?)\1(?!`)", _prose(page), re.DOTALL)
     return {" ".join(span.split()) for _, span in spans}
 
 
 def _commands(page: Path) -> list[str]:
-    """Code blocks without comments, which are translated."""
+    """Return the lines of all code blocks, without comments, which are translated."""
     blocks = re.findall(r"(?ms)^ *```(?:bash|powershell|python)\n(.*?)^ *```", page.read_text(encoding="utf-8"))
     return [re.sub(r"\s+#.*|^#.*", "", line).strip() for block in blocks for line in block.splitlines()]
 
@@ -168,19 +168,19 @@ def test_the_messages_that_are_explained_exist(page: str) -> None:
     sources = " ".join(
         path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.py"), *ROOT.glob("nest_ssl/**/*.py")]
     )
-    sources = re.sub(r'"\s+f?"', "", sources)  # literals that go on in the next line
+    sources = re.sub(r'"\s+f?"', "", sources)  # string literals that continue on the next line
     explained = _explained(DOCS / page)
     assert len(explained) > 12
     assert [message for message in explained if not all(part in sources for part in _fixed_parts(message))] == []
 
 
 def _explained(page: Path) -> list[str]:
-    """Messages of ours in the first column of the page's tables."""
+    """Return the messages of nest_ssl in the first column of the page's tables."""
     rows = re.findall(r"(?m)^\| `([^`|]+)` \|", page.read_text(encoding="utf-8"))
     return [row for row in rows if not row.startswith(("RuntimeError", "precision=", "accelerator="))]
 
 
 def _fixed_parts(message: str) -> list[str]:
-    """What stays when names, numbers and values are put in."""
+    """Return the parts of a message that do not depend on names, numbers and values."""
     parts = re.split(r"'y'|\.\.\.|\bN\b|\d+(?=\s)|(?<=Python )3.10|\(|\)|\?", message)
     return [part.strip() for part in parts if part.strip()]
