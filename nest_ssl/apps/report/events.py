@@ -1,7 +1,7 @@
-"""The numbers that a run logged, from TensorBoard's event files: of all its starts, as one history.
+"""The values that a run logged in TensorBoard's event files, all its starts as one history.
 
-The records are cut out of the file here: TensorBoard's own reader computes every checksum in Python, which is four
-fifths of the time. A file that is being written ends with a part of a record; it is left for the next reader.
+Records are read here because TensorBoard's reader computes every checksum in Python, which takes four fifths of its
+time. A file that is being written may end with an incomplete record, which is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nest_ssl.training.loggers.tags import name_of
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<QI")  # length of the record, checksum of that length
 _CHECKSUM = 4  # bytes after the record
-# What a run can have; a file from elsewhere may claim anything.
+# What a run can have; a file from elsewhere may claim more.
 LARGEST_WHOLE = 2**53  # steps, and other counts: exact as floating-point numbers
 _LARGEST_FILE = 4 * 2**30  # bytes
 _LARGEST_RECORD = 2**20  # bytes; larger ones hold pictures and sound
@@ -35,7 +35,7 @@ _NOT_OF_A_STEP = ("hp_metric",)  # Lightning logs it at step 0 whenever a run st
 
 @dataclass(frozen=True)
 class Series:
-    """One number over steps, which grow strictly; `times` are seconds since 1970."""
+    """The values of one tag over strictly increasing steps; `times` are seconds since 1970."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -58,23 +58,23 @@ class Series:
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a run: from when to when, and the steps that it logged first and last; None if it logged nothing."""
+    """One start of a run: when it began and ended, and its first and last logged step (None if it logged nothing)."""
 
     time: float
-    ended: float  # time of its newest number
+    ended: float  # time of its newest value
     first_step: int | None
     last_step: int | None
 
 
 @dataclass(frozen=True)
 class History:
-    """Every number of a run, under the name that it has within runs (nest_ssl/training/loggers/tags.py)."""
+    """All values of a run by their names in nest_ssl/training/loggers/tags.py."""
 
     series: dict[str, Series]
     starts: list[Start]
 
     def get(self, tag: str) -> Series | None:
-        """What is there under that tag, if anything is."""
+        """Return the values of a tag, None if there are none."""
         return self.series.get(tag)
 
     @property
@@ -83,22 +83,22 @@ class History:
 
     @property
     def last_time(self) -> float | None:
-        """Of the newest number, or of the newest start if that logged nothing."""
+        """The time of the newest value, or of the newest start if that logged nothing."""
         times = [float(of.times[-1]) for of in self.series.values()] + [start.time for start in self.starts]
         return max(times, default=None)
 
 
 class _File(NamedTuple):
-    """What one start wrote."""
+    """The event file of one start."""
 
     start: Start
     series: dict[str, Series]
 
 
 def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
-    """The event files of these folders, all within `root` if it is given.
+    """Read the event files of these folders, all of which must be inside `root` if it is given.
 
-    Where a start repeats steps of an earlier one, the later start counts.
+    If a start repeats steps of an earlier one, the values of the later start are used.
     """
     paths = [path for folder in folders for path in folder.glob(EVENT_FILES)]
     files = sorted(
@@ -126,7 +126,7 @@ def _columns(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _read_file(path: Path, root: Path) -> _File | None:
-    """The scalars of an event file; None if not even its beginning is there."""
+    """Read the scalars of an event file; None if it has no complete record."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
@@ -136,7 +136,7 @@ def _read_file(path: Path, root: Path) -> _File | None:
     for record in _records(path, root):
         try:
             event = Event.FromString(record)
-        except DecodeError:  # a damaged file: what came before is good
+        except DecodeError:  # a damaged file: keep what came before
             break
         if not (0 <= event.wall_time <= _LATEST and 0 <= event.step <= LARGEST_WHOLE):  # NaN among them
             continue
@@ -163,7 +163,7 @@ def _read_file(path: Path, root: Path) -> _File | None:
 
 
 def _records(path: Path, root: Path) -> Iterator[bytes]:
-    """The whole records of an event file, without those that hold no numbers but pictures."""
+    """Yield the complete records of an event file, except large ones, which hold pictures or sound."""
     with open_inside(path, root, _LARGEST_FILE) as file:
         end = file.seek(0, io.SEEK_END)
         place = 0
@@ -178,7 +178,7 @@ def _records(path: Path, root: Path) -> Iterator[bytes]:
 
 
 def _one_number(value: object) -> float | None:
-    """Of a summary that holds a tensor, as other writers than torch's make them; None if it is not one number."""
+    """Return the number in a tensor summary, which other writers than torch's use; None if it is not one number."""
     from tensorboard.util.tensor_util import make_ndarray
 
     tensor = value.tensor  # type: ignore[attr-defined]
@@ -187,12 +187,12 @@ def _one_number(value: object) -> float | None:
     try:
         array = make_ndarray(tensor)
         return float(array.reshape(-1)[0]) if array.dtype.kind in "fiu" else None
-    except Exception:  # what nobody would write can raise anything
+    except Exception:  # a crafted tensor can raise anything
         return None
 
 
 def _in_order(steps: np.ndarray, values: np.ndarray, times: np.ndarray) -> Series:
-    """By step; of values of the same step, the one written last."""
+    """Sort by step; of several values of one step, keep the one that was written last."""
     steps = steps.astype(np.int64)
     order = np.argsort(steps, kind="stable")
     steps = steps[order]

@@ -1,6 +1,6 @@
-"""Files of a run's folder, which may come from anybody: regular, inside the folder, and not larger than a run's are.
+"""Safe reading of a run's folder from elsewhere: only regular files inside the folder, of limited size.
 
-A page is sent around. A link in a foreign folder must not put a private file of this machine into it.
+Pages are shared, so a link in such a folder must not copy a private file of this machine into a page.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _MOST_VALUES = 100_000  # of a configuration
 
 
 def open_inside(path: Path, folder: Path, most: int) -> io.BufferedReader:
-    """Open a file of at most so many bytes that is in the folder, not elsewhere behind a link."""
+    """Open a file inside the folder that has at most `most` bytes; refuse a link that leaves the folder."""
     try:
         if not path.resolve().is_relative_to(folder.resolve()):
             raise NestError(f"{path}: is a link that leaves the folder of the run; it is not read")
         file = open_regular(path)
-    except (OSError, RuntimeError) as error:  # links in a circle are one or the other
+    except (OSError, RuntimeError) as error:  # a circle of links raises either
         raise NestError(f"{path}: {one_line(getattr(error, 'strerror', None) or error)}") from error
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
@@ -37,13 +37,13 @@ def open_inside(path: Path, folder: Path, most: int) -> io.BufferedReader:
 
 
 def read_inside(path: Path, folder: Path, most: int) -> bytes:
-    """The content of such a file."""
+    """Return the content of a file that `open_inside` opens."""
     with open_inside(path, folder, most) as file:
         return file.read(most)
 
 
 def read_config(path: Path, folder: Path) -> dict[str, Any]:
-    """A configuration as plain values, references left as text."""
+    """Return a configuration as plain values, with references as text."""
     content = read_inside(path, folder, LARGEST_CONFIG)
     try:
         refuse_hostile_yaml(path)
@@ -51,6 +51,6 @@ def read_config(path: Path, folder: Path) -> dict[str, Any]:
         refuse_sprawl(config, _MOST_VALUES)
     except (NestError, Refused) as error:
         raise NestError(f"{path}: {one_line(error).removeprefix(f'{path}: ')}") from error
-    except Exception as error:  # YAML and OmegaConf have many
+    except Exception as error:  # YAML and OmegaConf raise many kinds
         raise NestError(f"{path}: cannot be read as a configuration: {one_line(error)}") from error
     return config if isinstance(config, dict) else {}  # type: ignore[return-value]

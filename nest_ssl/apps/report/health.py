@@ -1,8 +1,8 @@
-"""Does the run learn, and from targets worth learning? Read from code books, loss and accuracy, with the reasons.
+"""Does the run learn, and are its targets worth learning? The verdict on a run, from codebooks, loss and accuracy.
 
-Three levels of a loss have a meaning. log V: every code is as likely as any other; nothing has been learnt. log P, P
-being the perplexity of the targets: which codes are frequent is known, and nothing else. Below it, frames tell about
-their masked neighbours, which is what pre-training is for.
+Two losses are references. log V is the loss of guessing among V equally likely codes: the model has learnt nothing.
+log P, where P is the perplexity of the targets, is the loss of knowing the codes' frequencies only. Below log P, the
+model predicts masked frames from their context, which is the aim of pre-training.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from nest_ssl.apps.report.run import Run
 State = Literal["good", "early", "caution", "bad", "unknown"]
 _WORST_FIRST: tuple[State, ...] = ("bad", "caution", "early", "good", "unknown")
 
-# Targets that carry less than half of the bits of their code book: fewer than sqrt(V) codes at work. On data/dummy_ssl,
-# normalised features carry 0.70 (V=8192) and 0.82 (V=256) of them, features without normalisation 0.2.
+# Targets should carry at least half of the bits of their codebook, which are sqrt(V) codes in use. On data/dummy_ssl,
+# normalised features carry 0.70 (V=8192) and 0.82 (V=256) of the bits, features without normalisation 0.2.
 TARGET_BITS = 0.5
-CODES_EVER = 0.1  # share of the codes that occurred at all: nine of ten idle means that frames hardly differ
-# Variety of predictions (perplexity) against that of the targets: a model that knows only which codes are frequent
-# predicts those, in nest_tiny 0.02 to 0.08 of the targets' variety; with context it is 0.12 and more.
+CODES_EVER = 0.1  # share of the codes that occurred at all; with nine of ten idle, frames hardly differ
+# Perplexity of the predictions relative to that of the targets. A model that knows only the frequencies predicts the
+# frequent codes: 0.02 to 0.08 in nest_tiny; with context it is 0.12 and more.
 VARIED_SHARE = 0.1
-FALLEN_SHARE = 0.5  # of the best variety so far: more than validations differ by
-COLLAPSED_SHARE = 0.1  # of the best: the same few codes again, whatever is heard
-LEARNT_LOSS = 0.99  # of log V: mean losses vary by less than a percent of it, so anything below is learnt
-CHANCE_TIMES = 2.0  # accuracy of at least twice 1/V is not luck
+FALLEN_SHARE = 0.5  # of the best perplexity so far: validations differ by less
+COLLAPSED_SHARE = 0.1  # of the best perplexity so far: the same few codes for any input
+LEARNT_LOSS = 0.99  # of log V: mean losses vary by less than one per cent of it
+CHANCE_TIMES = 2.0  # times 1/V: a higher accuracy is not chance
 RISEN_LOSS = 1.1  # validation loss against its best: small sets make it vary by 5% to 8% in healthy runs
-VALIDATIONS = 3  # whose median is the validation loss of now
-NOT_FINITE_SHARE = 0.1  # of the newest losses: mixed precision loses a step now and then, not every tenth
-STUCK_WARMUPS = 10  # warm-ups after which frequencies alone are too little; nest_tiny is beyond them after 5
-DEFAULT_WARMUP = 1000  # steps to wait with a verdict where the configuration has no warm-up
+VALIDATIONS = 3  # the median of the newest ones is the current validation loss
+NOT_FINITE_SHARE = 0.1  # of the newest losses: mixed precision loses single steps, but not every tenth
+STUCK_WARMUPS = 10  # warm-ups after which a loss above log P is a problem; nest_tiny needs 5
+DEFAULT_WARMUP = 1000  # steps without a verdict if the configuration has no warm-up
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,17 @@ class Finding:
 
 @dataclass(frozen=True)
 class Book:
-    """The latest numbers of one code book; None where the run does not log them."""
+    """The newest values of one codebook; None if the run does not log them."""
 
     number: int
-    target_coverage: float | None
     target_perplexity: float | None
     target_cumulative_coverage: float | None
-    predicted_coverage: float | None
     predicted_perplexity: float | None
     best_predicted_perplexity: float | None
 
     @property
     def least_predicted_perplexity(self) -> float | None:
-        """Below it, the predictions narrow."""
+        """The threshold of the verdict that predictions narrow."""
         return None if self.best_predicted_perplexity is None else FALLEN_SHARE * self.best_predicted_perplexity
 
     @property
@@ -72,7 +70,7 @@ class Book:
 
 @dataclass(frozen=True)
 class Signs:
-    """All that the verdict rests on."""
+    """All values that the verdict is based on."""
 
     codes: int | None  # V
     books: tuple[Book, ...]
@@ -90,22 +88,22 @@ class Signs:
 
     @property
     def guessing(self) -> float | None:
-        """log V: the loss of taking every code for as likely as any other."""
+        """log V: the loss of guessing among equally likely codes."""
         return math.log(self.codes) if self.codes is not None and self.codes > 1 else None
 
     @property
     def least_accuracy(self) -> float | None:
-        """Below it, accuracy may be luck."""
+        """An accuracy below it may be chance."""
         return CHANCE_TIMES / self.codes if self.codes else None
 
     @property
     def least_perplexity(self) -> float | None:
-        """Below it, targets carry too few of the bits of their code book."""
+        """Targets with a lower perplexity carry too few of the bits of their codebook."""
         return self.codes**TARGET_BITS if self.codes else None
 
     @property
     def highest_val_loss(self) -> float | None:
-        """Above it, the validation loss has risen."""
+        """The threshold of the verdict that the validation loss rises."""
         return None if self.best_val_loss is None else RISEN_LOSS * self.best_val_loss
 
     @property
@@ -115,19 +113,19 @@ class Signs:
 
     @property
     def frequencies(self) -> float | None:
-        """log P: the loss of knowing how frequent every code is; the mean over the books, as the loss is."""
+        """log P: the loss of knowing the codes' frequencies; the mean over the codebooks, as the loss is."""
         known = [math.log(max(book.target_perplexity, 1.0)) for book in self.books if book.target_perplexity]
         return sum(known) / len(known) if known else None
 
     @property
     def uses_context(self) -> bool:
-        """The loss is below what frequencies are worth."""
+        """Whether the loss is below that of knowing the codes' frequencies."""
         return self.loss is not None and self.frequencies is not None and self.loss <= self.frequencies
 
 
 @dataclass(frozen=True)
 class Health:
-    """What was found, worst first; the worst is the verdict."""
+    """The findings, worst first; the worst is the verdict."""
 
     findings: tuple[Finding, ...]
 
@@ -137,12 +135,12 @@ class Health:
 
     @property
     def word(self) -> str:
-        """The verdict's own name: which of the bad things it is."""
+        """The key of the verdict: of a problem its own name, else the state."""
         return self.findings[0].key if self.state in ("bad", "caution") else self.state
 
 
 def signs_of(run: Run, step: int) -> Signs:
-    """The latest numbers of a run."""
+    """Return the newest values of a run."""
     get = run.history.get
     val_loss = get("val_loss")
     finite = None if val_loss is None or not len(val_loss.finite) else val_loss.finite.values
@@ -163,7 +161,7 @@ def signs_of(run: Run, step: int) -> Signs:
 
 
 def health_of(signs: Signs) -> Health:
-    """Every finding; a run without any says how far it is, or that nothing can be told."""
+    """Return all findings on targets, predictions and loss."""
     findings = [*_of_targets(signs), *_of_predictions(signs), *_of_loss(signs)]
     return Health(tuple(sorted(findings, key=lambda finding: _WORST_FIRST.index(finding.state))))
 
@@ -230,14 +228,11 @@ def _books(run: Run) -> Iterator[Book]:
         yield Book(number, best_predicted_perplexity=best, **{name: _last(series) for name, series in found.items()})
 
 
-_BOOK_TAGS = (
-    *("target_coverage", "target_perplexity", "target_cumulative_coverage"),
-    *("predicted_coverage", "predicted_perplexity"),
-)
+_BOOK_TAGS = (*("target_perplexity", "target_cumulative_coverage", "predicted_perplexity"),)
 
 
 def _share_not_finite(series: Series | None) -> float:
-    """Of as many as there are, unlike a mean: among a few, a single one would be a large share."""
+    """Return the share of the newest losses that are not finite: of up to RECENT_POINTS, also of a short run."""
     newest = np.empty(0) if series is None else series.values[-RECENT_POINTS:]
     return 1 - float(np.isfinite(newest).mean()) if len(newest) else 0.0
 

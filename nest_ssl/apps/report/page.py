@@ -23,7 +23,7 @@ page.templates(FOLDER).globals.update(
     data_sets=data_sets,
     samples=samples,
     sections=sections,
-    hidden_environment=(configuration.ADJUSTED, FILES),  # the page shows one elsewhere; only the run needs the other
+    hidden_environment=(configuration.ADJUSTED, FILES),  # shown with the configuration; for the run only
     is_error=lambda value: isinstance(value, NestError),
 )
 

@@ -1,4 +1,4 @@
-"""A run's folder as it is now, also while the run is writing to it."""
+"""Reading of a run's folder, also while the run is writing to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nest_ssl.apps.report.foreign import open_inside, read_config, read_inside
 from nest_ssl.errors import NestError
 from nest_ssl.training.callbacks.problem_report import PROBLEM_REPORT, read_report
 
-_SEARCHED = 4  # levels below a folder that is none
+_SEARCHED = 4  # levels below a folder that is not a run's
 _LARGEST_JSON = 16 * 2**20  # bytes
 _LARGEST_PROBLEMS = 256 * 2**20
 MOST_BOOKS = 256  # NEST has 1
@@ -23,58 +23,58 @@ MOST_BOOKS = 256  # NEST has 1
 
 @dataclass(frozen=True)
 class Run:
-    """What a folder says of its run; `name` tells it from the other runs of the same page."""
+    """A run as its folder describes it; `name` is unique on the page."""
 
     folder: Path
     name: str
     config: dict[str, Any]
-    earlier_configs: list[dict[str, Any]]  # of the starts before, in their order
+    earlier_configs: list[dict[str, Any]]  # of the earlier starts, in order
     environment: dict[str, Any]
     history: History
 
     def setting(self, key: str) -> Any:
-        """The configuration's value of a dotted key, or None."""
+        """Return the configuration's value of a dotted key, or None."""
         value: Any = self.config
         for part in key.split("."):
             value = value.get(part) if isinstance(value, dict) else None
         return value
 
     def whole_setting(self, key: str) -> int | None:
-        """The same, if it is a whole number."""
+        """Return the value if it is a whole number, else None."""
         value = self.setting(key)
         return value if type(value) is int and abs(value) <= LARGEST_WHOLE else None
 
     @property
     def books(self) -> int:
-        """Code books of the configuration, as far as anybody would have them."""
+        """The number of codebooks, within sensible limits."""
         return min(max(self.whole_setting("model.num_books") or 1, 1), MOST_BOOKS)
 
     @cached_property
     def problems(self) -> list[dict[str, Any]]:
-        """Audio that was skipped or suspicious, as the processes of the run listed it."""
+        """Skipped or suspicious audio, as all ranks listed it."""
         reports = sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))
         return [record for report in reports for record in self._problems(report)]
 
     def _problems(self, report: Path) -> list[dict[str, Any]]:
-        with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # looked at only
+        with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # checks the file
             records = read_report(report)
         return [record for record in records if _is_problem(record)]
 
     @cached_property
     def nonfinite_batches(self) -> list[str]:
-        """Files of batches that were kept because their loss or gradient was not finite."""
+        """The files of batches whose loss or gradient was not finite."""
         return sorted(path.name for path in (self.folder / "nonfinite_batches").glob("*.pt"))
 
     @cached_property
     def checkpoint_step(self) -> int:
-        """The newest step that the name of a checkpoint tells; 0 without one."""
+        """The newest step in the names of the checkpoints; 0 without one."""
         names = (path.name for path in (self.folder / "checkpoints").glob("*step=*"))
         steps = (int(found[1]) for name in names if (found := re.search(r"step=(\d+)", name)))
         return max((step for step in steps if step <= LARGEST_WHOLE), default=0)
 
 
 def newest_run(folder: Path) -> Path:
-    """The folder itself, or the run below it that was last written to, if it only holds those of others."""
+    """Return the folder if it is a run's, else the most recently written run below it."""
     if not folder.is_dir() or is_run(folder):
         return folder
     below = [path for path in _folders_below(folder) if is_run(path)]
@@ -82,7 +82,7 @@ def newest_run(folder: Path) -> Path:
 
 
 def open_runs(folders: Sequence[Path]) -> list[Run]:
-    """The runs of these folders, each under a name of its own."""
+    """Open the runs of these folders; each gets a unique name."""
     return [_open(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
@@ -110,7 +110,7 @@ def _open(folder: Path, name: str) -> Run:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path, or as many as tell them apart."""
+    """Return the last part of each path, or as many parts as make the names unique."""
     paths = [folder.resolve().parts for folder in folders]
     if len(set(paths)) < len(paths):
         twice = next(folder for index, folder in enumerate(folders) if paths.index(paths[index]) < index)
@@ -128,20 +128,20 @@ def _last_written(folder: Path) -> float:
 
 
 def _folders_below(folder: Path, levels: int = _SEARCHED) -> list[Path]:
-    """A run's own folders are no runs: what is below one is not looked at."""
-    inside = (path for path in sorted(folder.iterdir()) if not path.is_symlink())  # which may lead anywhere, or back
+    """Return the folders below, but none inside a run."""
+    inside = (path for path in sorted(folder.iterdir()) if not path.is_symlink())  # a link may lead anywhere
     here = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
     deeper = [found for path in here if levels > 1 and not is_run(path) for found in _folders_below(path, levels - 1)]
     return here + deeper
 
 
 def _yaml(path: Path, folder: Path) -> dict[str, Any]:
-    """A configuration; empty if there is none."""
+    """Read a configuration; empty if there is none."""
     return read_config(path, folder) if path.exists() else {}
 
 
 def _json(path: Path, folder: Path) -> dict[str, Any]:
-    """What a run wrote of its surroundings; empty if it did not, or is writing it now."""
+    """Read a JSON object; empty if the file is missing or incomplete."""
     if not path.exists():
         return {}
     try:
@@ -152,6 +152,6 @@ def _json(path: Path, folder: Path) -> dict[str, Any]:
 
 
 def _is_problem(record: dict[str, Any]) -> bool:
-    """Whether the fields that are shown are what the run writes into them."""
+    """Check the types of the fields that the page shows."""
     count = record["count"]
     return isinstance(record["kind"], str) and type(count) is int and 0 <= count <= LARGEST_WHOLE

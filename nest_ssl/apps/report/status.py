@@ -1,4 +1,4 @@
-"""Is a run going, finished or stopped? A folder does not say, so it is judged by how old the newest number is."""
+"""Is a run active, finished or stopped? Its folder does not say, so the age of the newest value decides."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from nest_ssl.apps.report.events import Series, Start
 from nest_ssl.apps.report.run import Run
 
 State = Literal["running", "finished", "stopped", "silent"]
-SILENCE_SECONDS = 600.0  # a running run is never called stopped sooner: TensorBoard keeps numbers back for 2 minutes
-SILENCE_GAPS = 3.0  # times the longest silence so far of the newest start, which validation may have caused
-RECENT_SHARE = 0.5  # of the newest start: what the present speed is taken from
+SILENCE_SECONDS = 600.0  # silence of a run that may be active: TensorBoard buffers values for 2 minutes
+SILENCE_GAPS = 3.0  # times the longest gap of the newest start, which a validation may have caused
+RECENT_SHARE = 0.5  # of the newest start, for the current speed
 
 
 @dataclass(frozen=True)
 class Status:
-    """How far a run is. `silent` has logged nothing yet; `total` is None where nothing bounds the run."""
+    """How far a run is; `silent` has logged nothing yet, and `total` is None if the run has no limit."""
 
     state: State
     step: int  # optimiser steps done
     total: int | None
     total_is_estimated: bool  # from the length of the epochs so far
-    age: float | None  # seconds since the newest number
+    age: float | None  # seconds since the newest value
     patience: float  # seconds of silence after which a run counts as stopped
     steps_per_second: float | None
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present speed, of a run that goes on."""
+        """The remaining time of an active run at its current speed."""
         if self.state != "running" or self.total is None or not self.steps_per_second:
             return None
         return max(self.total - self.step, 0) / self.steps_per_second
 
 
 def status_of(run: Run, now: float) -> Status:
-    """Judged by the newest number that was logged, the configuration's bounds, and the checkpoints' names."""
+    """Return the status from the newest logged value, the configured limits and the names of the checkpoints."""
     history = run.history
     logged = 0 if history.last_step is None else history.last_step + 1  # Lightning counts from 0
     step = max(logged, run.checkpoint_step)
@@ -57,7 +57,7 @@ def status_of(run: Run, now: float) -> Status:
 
 
 def _total(run: Run) -> tuple[int | None, bool]:
-    """Steps that the configuration allows, and whether they are an estimate."""
+    """Return the steps that the configuration allows, and whether they are an estimate."""
     steps, epochs = run.whole_setting("trainer.max_steps"), run.whole_setting("trainer.max_epochs")
     bound = steps if steps is not None and steps > 0 else None
     length = _epoch_length(run.history.get("epoch"))
@@ -68,7 +68,7 @@ def _total(run: Run) -> tuple[int | None, bool]:
 
 
 def _epoch_length(epochs: Series | None) -> float | None:
-    """Steps, from the last change of the epoch's number; None within the first."""
+    """Return the steps of an epoch, from the last change of its number; None in the first epoch."""
     if epochs is None or len(epochs.finite) < 2:
         return None
     epochs = epochs.finite
@@ -80,7 +80,7 @@ def _epoch_length(epochs: Series | None) -> float | None:
 
 
 def _heartbeat(run: Run) -> Series | None:
-    """The tag with the most numbers of the newest start."""
+    """Return the newest start's values of the tag that has most values."""
     since = _newest(run.history.starts)
     if since is None or since.first_step is None:
         return None
@@ -100,7 +100,7 @@ def _patience(beat: Series | None) -> float:
 
 
 def _speed(beat: Series | None) -> float | None:
-    """Steps a second of the newest start, validation and checkpoints included."""
+    """Return the steps per second of the newest start, including validations and checkpoints."""
     if beat is None or len(beat) < 2:
         return None
     first = int((1 - RECENT_SHARE) * (len(beat) - 1))

@@ -33,41 +33,41 @@ TEXTS: dict[str, tuple[str, str]] = {
     "state_unknown": ("not known", "未知"),
     # sentences of findings
     "why_few_targets": (
-        "Code book {book}: the targets use about {perplexity} of {codes} codes (perplexity). There is little to learn "
+        "Codebook {book}: the targets use about {perplexity} of {codes} codes (perplexity). There is little to learn "
         "from them; the usual cause is features that are not normalised: "
-        "look at <code>model.preprocessor.normalize</code>.",
+        "check <code>model.preprocessor.normalize</code>.",
         "码本 {book}：{codes} 个码中目标约只用到 {perplexity} 个（困惑度），几乎没有可学的内容；"
         "常见原因是特征未归一化：请检查 <code>model.preprocessor.normalize</code>。",
     ),
     "why_idle_codes": (
-        "Code book {book}: only {share} of the {codes} codes have occurred since the start. Data without "
-        "variety, or features that are nearly constant, do that.",
+        "Codebook {book}: only {share} of the {codes} codes have occurred since the start. The usual "
+        "causes are data without variety and features that are nearly constant.",
         "码本 {book}：开始至今，{codes} 个码中只出现过 {share}。数据过于单一或特征近乎不变时会如此。",
     ),
     "why_varied_targets": (
-        "Code book {book}: the targets use about {perplexity} of {codes} codes (perplexity).",
+        "Codebook {book}: the targets use about {perplexity} of {codes} codes (perplexity).",
         "码本 {book}：{codes} 个码中目标约用到 {perplexity} 个（困惑度）。",
     ),
     "why_collapsing": (
-        "Code book {book}: codes in use (perplexity): {predicted} by the predictions, which once used {best_codes}; "
-        "{targets} by the targets. The model answers with the same few codes whatever it hears: lower the learning "
+        "Codebook {book}: codes in use (perplexity): {predicted} by the predictions, which once used {best_codes}; "
+        "{targets} by the targets. The model predicts the same few codes for any input: lower the learning "
         "rate, or go back to an earlier checkpoint.",
         "码本 {book}：使用中的码（困惑度）：预测 {predicted} 个，曾达 {best_codes} 个；目标 {targets} 个。"
         "无论听到什么，模型都给出同样的几个码：请降低学习率，或退回之前的检查点。",
     ),
     "why_narrowing": (
-        "Code book {book}: codes in use (perplexity): {predicted} by the predictions, less than half of the "
+        "Codebook {book}: codes in use (perplexity): {predicted} by the predictions, less than half of the "
         "{best_codes} of before; {targets} by the targets. If this goes on, the model collapses.",
         "码本 {book}：使用中的码（困惑度）：预测 {predicted} 个，不到此前 {best_codes} 个的一半；目标 {targets} 个。"
         "若继续下去，模型就会坍缩。",
     ),
     "why_few_predictions": (
-        "Code book {book}: codes in use (perplexity): {predicted} by the predictions, {targets} by the targets; usual "
-        "as long as the model knows little more than which codes are frequent.",
+        "Codebook {book}: codes in use (perplexity): {predicted} by the predictions, {targets} by the targets; this "
+        "is usual while the model knows little more than which codes are frequent.",
         "码本 {book}：使用中的码（困惑度）：预测 {predicted} 个，目标 {targets} 个；在模型还只知道哪些码常见时属正常。",
     ),
     "why_varied_predictions": (
-        "Code book {book}: codes in use (perplexity): {predicted} by the predictions, {targets} by the targets.",
+        "Codebook {book}: codes in use (perplexity): {predicted} by the predictions, {targets} by the targets.",
         "码本 {book}：使用中的码（困惑度）：预测 {predicted} 个，目标 {targets} 个。",
     ),
     "why_warming_up": (
@@ -75,8 +75,8 @@ TEXTS: dict[str, tuple[str, str]] = {
         "损失 {loss}；随机猜测为 {guessing}。学习率预热到第 {warmup} 步，目前还说明不了什么。",
     ),
     "why_not_learning": (
-        "Loss {loss} after {step} steps is that of guessing, {guessing} = log V: nothing has been learnt. Look at the "
-        "learning rate, at the gradients, and at whether the audio is what the manifest says.",
+        "Loss {loss} after {step} steps is that of guessing, {guessing} = log V: nothing has been learnt. Check the "
+        "learning rate, the gradients, and whether the audio matches the manifest.",
         "{step} 步之后损失为 {loss}，与随机猜测 {guessing} = log V 相同：什么也没学到。"
         "请检查学习率、梯度，以及音频是否与清单相符。",
     ),
@@ -85,14 +85,14 @@ TEXTS: dict[str, tuple[str, str]] = {
         "准确率 {accuracy} 与随机猜测（{chance}）相当，尽管损失 {loss} 低于 {guessing}。",
     ),
     "why_only_frequencies": (
-        "Loss {loss} is below guessing ({guessing}), but not below {frequencies}, which the codes' frequencies alone "
-        "are worth: the model does not use the context yet.",
+        "Loss {loss} is below guessing ({guessing}), but not below {frequencies}, the loss of knowing the codes' "
+        "frequencies only: the model does not use the context yet.",
         "损失 {loss} 低于随机猜测（{guessing}），但不低于 {frequencies}，即只知道各码频率就能达到的损失："
         "模型还没有利用上下文。",
     ),
     "why_stuck": (
-        "Loss {loss} after {step} steps is not below {frequencies}, which the codes' frequencies alone are worth: the "
-        "model does not learn from the context. Look at the learning rate and at how much is masked.",
+        "Loss {loss} after {step} steps is not below {frequencies}, the loss of knowing the codes' frequencies only: "
+        "the model does not learn from the context. Check the learning rate and how much is masked.",
         "{step} 步之后损失 {loss} 仍不低于 {frequencies}，即只知道各码频率就能达到的损失："
         "模型没有从上下文中学习。请检查学习率与掩码比例。",
     ),
@@ -107,13 +107,12 @@ TEXTS: dict[str, tuple[str, str]] = {
         "损失 {loss}，低于随机猜测（{guessing} = log V）。",
     ),
     "why_val_rises": (
-        "Validation loss is {now}, its best was {best}: the model learns the training data by heart, or training has "
-        "become unstable.",
+        "Validation loss is {now}, its best was {best}: the model overfits, or training has become unstable.",
         "验证损失为 {now}，最好时为 {best}：模型在死记训练数据，或训练变得不稳定。",
     ),
-    "other_books": (" {count:other code book} likewise.", "另外 {count} 个码本也是如此。"),
+    "other_books": (" {count:other codebook} likewise.", "另外 {count} 个码本也是如此。"),
     "why_no_codebooks": (
-        "This run logs nothing about its code books, so only the loss speaks.",
+        "This run logs nothing about its codebooks, so the verdict is based on the loss alone.",
         "这次运行没有记录码本的情况，只能依据损失判断。",
     ),
     "why_no_loss": ("No training loss has been logged yet.", "还没有记录训练损失。"),
@@ -127,14 +126,14 @@ TEXTS: dict[str, tuple[str, str]] = {
     "step_only": ("step {step}", "第 {step} 步"),
     "time_left": ("about {time} left", "约剩 {time}"),
     "judged_age": (
-        "Judged by age: the newest number is {age} old; a silence of more than {patience} counts as stopped.",
+        "Judged by age: the newest value is {age} old; after {patience} without a value the run counts as stopped.",
         "按时间判断：最新的数值是 {age} 前的；静默超过 {patience} 视为已停止。",
     ),
     "judged_finished": (
-        "Judged by its steps: all that the configuration asks for are done.",
+        "Judged by its steps: all steps of the configuration are done.",
         "按步数判断：配置要求的步数已完成。",
     ),
-    "judged_empty": ("No event file says anything yet.", "事件文件中还没有内容。"),
+    "judged_empty": ("No event file has a value yet.", "事件文件中还没有内容。"),
     # figures
     "figures": ("Key figures", "关键数字"),
     "figure": ("Figure", "项目"),
@@ -147,13 +146,13 @@ TEXTS: dict[str, tuple[str, str]] = {
     "best_val_loss": ("Best validation loss", "最佳验证损失"),
     "train_accuracy": ("Training accuracy", "训练准确率"),
     "val_accuracy": ("Validation accuracy", "验证准确率"),
-    "audio_seconds_per_second": ("Audio seconds a second", "每秒处理的音频秒数"),
-    "steps_per_second": ("Steps a second", "每秒步数"),
+    "audio_seconds_per_second": ("Audio seconds per second", "每秒处理的音频秒数"),
+    "steps_per_second": ("Steps per second", "每秒步数"),
     "data_wait_share": ("Waiting for data", "等待数据"),
     "padding_efficiency": ("Padding efficiency", "填充效率"),
     "starts": ("Starts", "启动次数"),
     "skipped_audio": ("Skipped audio", "跳过的音频"),
-    "nonfinite_steps": ("Steps left out", "舍弃的步"),
+    "nonfinite_steps": ("Skipped steps", "跳过的步"),
     "losses_training": ("Training loss and accuracy", "训练损失和准确率"),
     "losses_validation": ("Validation loss and accuracy", "验证损失和准确率"),
     "losses_both": ("Losses and accuracies", "损失和准确率"),
@@ -162,7 +161,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{what}不作比较：各次运行的任务或数据不同。不同之处：{keys}。",
     ),
     "not_compared_unknown": (
-        "{what} are not compared: the configuration of {names} is not known, so the tasks may differ.",
+        "{what} are not compared: the configuration of {names} is not known, so their tasks may differ.",
         "{what}不作比较：{names} 的配置未知，任务可能不同。",
     ),
     # curves
@@ -194,15 +193,15 @@ TEXTS: dict[str, tuple[str, str]] = {
         "将指针移到图上，或选中图后用方向键，即可查看数值。",
     ),
     "mean_hint": (
-        "Pale: as logged. Strong: running mean. Dashed upright lines: the run was started again.",
+        "Pale: as logged. Strong: running mean. Dashed vertical lines: the run was restarted.",
         "浅色：原始记录。深色：滑动平均。竖直虚线：运行被重新启动。",
     ),
     "not_finite_count": ("{count:value} not finite (✕)", "{count} 个值不是有限数（✕）"),
     "not_logged": ("Not logged by this run: {names}.", "这次运行没有记录：{names}。"),
     "nothing_logged": ("Nothing has been logged yet.", "还没有任何记录。"),
     # code books
-    "codebooks": ("Code books", "码本"),
-    "book": ("Code book {number}", "码本 {number}"),
+    "codebooks": ("Codebooks", "码本"),
+    "book": ("Codebook {number}", "码本 {number}"),
     "coverage": ("Share of the codes in use", "使用中的码占比"),
     "perplexity": ("Perplexity: codes in use, weighted by frequency", "困惑度：按频率加权的使用码数"),
     "target_coverage": ("targets", "目标"),
@@ -211,7 +210,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "target_perplexity": ("targets", "目标"),
     "predicted_perplexity": ("predictions", "预测"),
     "no_codebooks": (
-        "This run logs nothing about its code books: it was made by an older version, or has not validated yet.",
+        "This run logs nothing about its codebooks: it was made by an older version, or has not validated yet.",
         "这次运行没有码本记录：由旧版本产生，或尚未做过验证。",
     ),
     # throughput
@@ -225,7 +224,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "<strong>{name}</strong>：{count} 条，{hours} 小时。中位数 {median} 秒，最长 {longest} 秒。",
     ),
     "set_outside": (
-        "{count:utterance} shorter than {low} s or longer than {high} s: left out of training (pale).",
+        "{count:utterance} shorter than {low} s or longer than {high} s: skipped in training (pale).",
         "{count} 条短于 {low} 秒或长于 {high} 秒，不参与训练（浅色）。",
     ),
     "set_unsaid": ("{count:line} without a duration.", "{count} 行没有时长。"),
@@ -235,12 +234,12 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "set_problem": ("{name}: not read. {problem}", "{name}：未能读取。{problem}"),
     "no_config_data": (
-        "There is no config.yaml to name the manifests.",
+        "There is no config.yaml, so the manifests are not known.",
         "没有 config.yaml，无从得知清单。",
     ),
     "efficiency_hint": (
-        "Padding efficiency: seconds of speech in a second of a padded batch. The rest is computed for nothing.",
-        "填充效率：填充后的批次中，每秒里语音所占的秒数。其余是白算的。",
+        "Padding efficiency: the share of audio in padded batches; the rest is padding, which also costs computation.",
+        "填充效率：填充后的批次中音频所占的比例；其余是填充，同样耗费计算。",
     ),
     # samples
     "samples": ("Samples to listen to", "可试听的样本"),
@@ -249,8 +248,8 @@ TEXTS: dict[str, tuple[str, str]] = {
     "clean": ("Clean", "干净"),
     "noisy": ("Noisy: what the model hears", "加噪：模型听到的"),
     "picture_caption": (
-        "Log-mel of the noisy signal; what is striped was masked. Below: target and predicted tokens, one colour a "
-        "code; then the frames that the loss uses: {right} of {scored} right.",
+        "Log-mel of the noisy signal; striped frames were masked. Below: target and predicted tokens, one colour per "
+        "code; then the frames that the loss uses: {right} of {scored} correct.",
         "加噪信号的对数梅尔谱；条纹处被掩盖。下方：目标与预测的码，同色同码；"
         "再下方是参与损失的帧：{scored} 帧中 {right} 帧正确。",
     ),
@@ -260,7 +259,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "key_right": ("right", "正确"),
     "key_wrong": ("wrong", "错误"),
     "no_samples": (
-        "This run keeps no samples: it was made by an older version, or has not validated yet.",
+        "This run has no samples: it was made by an older version, or has not validated yet.",
         "这次运行没有保存样本：由旧版本产生，或尚未做过验证。",
     ),
     "bad_samples": ("The samples cannot be read. {problem}", "样本无法读取。{problem}"),
@@ -276,7 +275,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "skipped_sum": (
         "Utterances skipped: {audio}. Batches without masked frames: {unmasked}. "
-        "Steps left out because loss or gradient was not finite: {nonfinite}.",
+        "Steps skipped because loss or gradient was not finite: {nonfinite}.",
         "跳过的音频：{audio} 条。没有掩码帧的批次：{unmasked} 个。因损失或梯度非有限数而舍弃的步：{nonfinite} 步。",
     ),
     "problems_listed": (
@@ -285,7 +284,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "problem_kind": ("Kind", "种类"),
     "problem_files": ("Files", "文件数"),
-    "problem_times": ("Times met", "遇到次数"),
+    "problem_times": ("Times read", "遇到次数"),
     "problem_example": ("For example", "例如"),
     "kept_batches": (
         "Batches that were not finite are kept in {folder}: {names}.",
@@ -330,7 +329,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "setting": ("Setting", "项目"),
     "value": ("Value", "值"),
     "folder": ("Folder", "文件夹"),
-    "again": ("Make this page again:", "重新生成本页："),
+    "again": ("Command that makes this page:", "重新生成本页："),
     "each_run": ("Each run", "各次运行"),
     "run_finding": ("<strong>{run}</strong>: {finding}", "<strong>{run}</strong>：{finding}"),
 }

@@ -1,7 +1,7 @@
 """A picture of one utterance: its spectrogram with the mask, and below it the target and the predicted tokens.
 
-matplotlib draws it, with a whole number of pixels for each frame, so that frames and tokens line up. Reports use the same
-colours.
+matplotlib draws it, with a whole number of pixels for each frame, so that frames and tokens line up. Reports use the
+same colours.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A look and a listen at what the model does: an utterance or two of each validation, as arrays and as pictures."""
+"""Samples of each validation to look at and listen to: two utterances, saved as arrays and logged as pictures."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _log = logging.getLogger(__name__)
 _MOST_UTTERANCES = 2
 _MOST_SECONDS = 15
 _WITH_PICTURES = (TensorBoardLogger, WandbLogger, MLFlowLogger)
-_NEWEST_KEPT = 3  # and the first of all
+_NEWEST_KEPT = 3  # and the very first
 _OWN_NAME = re.compile(r"step-\d{9,}\.npz")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One utterance of a validation: what was heard, what of it was hidden, what was asked for and what was said."""
+    """One utterance of a validation: its audio, its mask, its target tokens and the predicted ones."""
 
     clean: NDArray[np.float16]  # (S)
     noisy: NDArray[np.float16]  # (S)
     features: NDArray[np.float16]  # (D, T) log-mel of the noisy signal before masking
     mask: NDArray[np.bool_]  # (T)
-    targets: NDArray[np.int32]  # (U, K); -1 where `numerics: fast` has none, which is where nothing is scored
+    targets: NDArray[np.int32]  # (U, K); -1 in frames that are not scored, where `numerics: fast` computes none
     predicted: NDArray[np.int32]  # (U, K); the same
-    scored: NDArray[np.bool_]  # (U) frames that the loss looks at
+    scored: NDArray[np.bool_]  # (U) frames that the loss uses
 
 
 class ValidationSamples(Callback):
-    """Writes `samples/step-<step>.npz` at each validation, and shows them as pictures where a logger can."""
+    """Write `samples/step-<step>.npz` at each validation, and log the samples as pictures if a logger takes some."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -62,15 +62,15 @@ class ValidationSamples(Callback):
         try:
             write_samples(self.folder, samples, sample_rate(pl_module), trainer.global_step)
             _show(trainer, samples, sample_rate(pl_module))
-        except OSError as error:  # of a full disk, say: a run does not die of its pictures
+        except OSError as error:  # such as a full disk: it must not end the run
             _log.warning("samples of step %d could not be written: %s", trainer.global_step, one_line(error))
 
 
 @torch.no_grad()
 def take_samples(model: Any, batch: AudioNoiseBatch, prediction: MaskedPrediction, rate: int) -> list[Sample]:
-    """The first utterances of a validation batch, with what the model just made of them.
+    """Return the first utterances of a validation batch with the model's predictions.
 
-    Features are computed once more; without dither, as in validation, nothing about them is random.
+    Features are computed again; without dither, as in validation, nothing about them is random.
     """
     count = min(_MOST_UTTERANCES, len(batch.audio))
     preprocessor = model.preprocessor
@@ -105,7 +105,7 @@ def take_samples(model: Any, batch: AudioNoiseBatch, prediction: MaskedPredictio
 
 
 def write_samples(folder: Path, samples: list[Sample], rate: int, step: int) -> Path:
-    """One file for a step; of earlier ones the first and the newest are kept."""
+    """Write the file of a step; of the earlier files, keep the first and the newest."""
     arrays = {f"{name}_{index}": array for index, sample in enumerate(samples) for name, array in vars(sample).items()}
     path = folder / f"step-{step:09d}.npz"
     with atomic_write(path) as temporary, temporary.open("wb") as file:
@@ -116,7 +116,7 @@ def write_samples(folder: Path, samples: list[Sample], rate: int, step: int) -> 
 
 
 def _show(trainer: Trainer, samples: list[Sample], rate: int) -> None:
-    """Pictures to every logger that takes some."""
+    """Log the samples with every logger that takes pictures."""
     loggers = [logger for logger in trainer.loggers if isinstance(logger, _WITH_PICTURES)]
     if not loggers:
         return

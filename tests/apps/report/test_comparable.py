@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nest_ssl.apps.report.charts import Chart, Line, curve_chart, levels_of
-from nest_ssl.apps.report.curves import Curve
+from nest_ssl.apps.report.charts import levels_of
+from nest_ssl.apps.report.curves import Chart, Curve, Line, curve_chart
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import health_of
 from nest_ssl.apps.report.page import render
@@ -84,7 +84,7 @@ def test_a_missing_value_is_never_the_best(tmp_path: Path) -> None:
         (folder / "config.yaml").write_text(json.dumps(CONFIG))
     page = render(gather(open_runs(folders), ()))
     assert strong(page, "Training loss, running mean") == [True, False]
-    for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Steps left out"):
+    for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Skipped steps"):
         assert cells(page, name) == ["–", "–"], name  # none is strong
     assert "Not known: this run does not log what it skips." in Text(page).english
 
@@ -98,7 +98,7 @@ def test_a_run_that_counts_nothing_has_not_skipped_less_than_one_that_counts(tmp
     (silent / "config.yaml").write_text(json.dumps(CONFIG))
     page = render(gather(open_runs([counts, silent]), ()))
     assert cells(page, "Skipped audio") == ["3", "–"]
-    assert cells(page, "Steps left out") == ["0", "–"]
+    assert cells(page, "Skipped steps") == ["0", "–"]
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])

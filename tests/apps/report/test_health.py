@@ -13,7 +13,7 @@ from nest_ssl.apps.report.health import Book, Signs, health_of, signs_of
 from nest_ssl.apps.report.run import open_runs
 from tests.apps.report.example_runs import write_events, write_run
 
-GOOD_BOOK = Book(0, 0.6, 95.0, 0.95, 0.4, 40.0, 42.0)
+GOOD_BOOK = Book(0, 95.0, 0.95, 40.0, 42.0)
 GOOD = Signs(
     codes=256, books=(GOOD_BOOK,), loss=3.0, accuracy=0.3, val_loss=3.1, best_val_loss=3.1, step=5000, warmup=100
 )
@@ -134,7 +134,7 @@ def test_the_worst_code_book_decides() -> None:
 
 
 def test_a_run_without_code_book_numbers_is_judged_by_its_loss_and_says_so() -> None:
-    silent = Book(0, None, None, None, None, None, None)
+    silent = Book(0, None, None, None, None)
     found = health_of(replace(GOOD, books=(silent,), accuracy=None))
     assert found.state == "good"
     assert "no_codebooks" in [finding.key for finding in found.findings]

@@ -71,7 +71,7 @@ def test_a_whole_run_has_every_section(run: Path) -> None:
         "Finished",
         "step 1,000 of 1,000",
         "Curves",
-        "Code books",
+        "Codebooks",
         "Throughput over time",
         "Data",
     ):
@@ -98,14 +98,14 @@ def test_a_folder_with_next_to_nothing_in_it_makes_a_page(tmp_path: Path) -> Non
     assert "Nothing to judge by yet" in said
     assert "Nothing has been logged yet." in said
     assert "There is no environment.json" in said
-    assert "keeps no samples" in said
+    assert "has no samples" in said
 
 
 def test_what_is_missing_is_named_by_its_tag(tmp_path: Path) -> None:
     write_events(tmp_path, ({"train_loss": training()["train_loss"]}, range(0, 500, 5)), began=time.time() - 100)
     said = Text(page_of(tmp_path)).english
     assert "Not logged by this run: train/accuracy, val/accuracy, learning_rate" in said
-    assert "This run logs nothing about its code books" in said
+    assert "This run logs nothing about its codebooks" in said
     assert "There is no config.yaml" in said
 
 
@@ -279,6 +279,6 @@ def test_what_holds_for_several_code_books_is_said_once() -> None:
     findings = templates(FOLDER).get_template("sections.html").module.findings
     listed = findings(Health(tuple(books)))
     assert listed.count("<li") == 1
-    assert "Code book 0" in listed
-    assert "2 other code books likewise." in listed
+    assert "Codebook 0" in listed
+    assert "2 other codebooks likewise." in listed
     assert "likewise" not in findings(Health(tuple(books[:1])))
