@@ -1,4 +1,4 @@
-"""`nest-ssl report`: what became of runs, as one page."""
+"""The command `nest-ssl report`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nest_ssl.printable import say
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="folders of runs: exp_dir/name; of several below one, the newest"),
+        typer.Argument(metavar="RUN...", help="folders of runs: exp_dir/name; of several runs in a folder, the newest"),
     ],
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the page; by default report.html in the first RUN")
@@ -22,9 +22,9 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="print key figures and verdicts as JSON; no page")] = False,
     open_it: Annotated[bool, typer.Option("--open", help="show the page in the browser")] = False,
 ) -> None:
-    """Make one HTML page of a run, also while it is going: curves, health, data, speed, samples; or compare several.
+    """Make one HTML page about a run, also while it is active: curves, health, data, speed, samples; or compare runs.
 
-    The page needs nothing but itself, so it can be sent around.
+    The page is a single file that loads nothing else, so it can be shared.
 
     Exit code: 0 done, 2 failed.
 

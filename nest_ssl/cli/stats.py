@@ -22,24 +22,26 @@ def stats(
     manifest_only: Annotated[
         bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
     ] = False,
-    by: Annotated[str | None, typer.Option(metavar="FIELD", help="of the manifest, to tell durations by")] = None,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="to draw: .png, .svg or .pdf")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="FIELD", help="field of the manifest: durations by its values")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="draw a picture: .png, .svg or .pdf")] = None,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="of the random batches that suggested ones are compared with")
+        int, typer.Option(min=1, help="of the random batches to compare the suggested ones with")
     ] = 8,
     channel_selector: Annotated[
         str | None, typer.Option(metavar="CHANNEL", help="as in the configuration: a number, or average")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one a processor")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one per processor")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print everything as JSON")] = False,
 ) -> None:
-    """Tell what is in manifests: durations, rates, loudness, silence, speakers, problems; and what to train with.
+    """Describe manifests: durations, rates, loudness, silence, speakers, problems; and suggest training settings.
 
     Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
-    25 ms that are 40 dB or more below the loudest one. At full scale are samples of 32767/32768 and more.
+    25 ms that are 40 dB or more below the loudest one. Samples of 32767/32768 and more are at full scale.
 
-    Suggested limits and batches are part of a complete command to copy. With --val it tells also which validation
-    utterances are among these; without, how to hold out a share.
+    Suggested limits and batches are part of a complete command to copy. With --val it also reports which validation
+    utterances are in these manifests; without it, how to split off a validation set.
 
     Exit code: 0 done, whatever was found, 2 failed.
 

@@ -1,4 +1,4 @@
-"""What `nest-ssl data stats` prints: figures, histograms of characters, and lines to copy; 80 columns wide."""
+"""The output of `nest-ssl data stats`, 80 columns wide: figures, histograms and commands to copy."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _MOST_GROUPS = 20
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 _ASCII_LEVELS = ".:-=+*#@"
-_INDENTED: dict[str, Any] = {  # between words only: names of files are there to be copied
+_INDENTED: dict[str, Any] = {  # break between words only: file names are copied
     **dict.fromkeys(("initial_indent", "subsequent_indent"), "    "),
     **dict.fromkeys(("break_long_words", "break_on_hyphens"), False),
 }
 
 
 def knows_blocks() -> bool:
-    """Whether standard output can show them."""
+    """Say whether the encoding of standard output has block characters."""
     try:
         (_EIGHTHS + _LEVELS).encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -39,7 +39,7 @@ def knows_blocks() -> bool:
 
 
 def report(stats: Stats, *, blocks: bool) -> Iterator[str]:
-    """Lines for people; without `blocks` they are ASCII, but for names and values of the manifest."""
+    """Yield the lines of the report; without `blocks` they are ASCII, except names and values of the manifest."""
     yield f"{stats.lines:,} lines, {stats.files:,} files, {_hours(stats.hours)} of audio{_read(stats)}"
     yield from _notes(stats)
     yield from _spreads(stats)
@@ -64,7 +64,7 @@ def report(stats: Stats, *, blocks: bool) -> Iterator[str]:
 
 
 def bars(histogram: Histogram, blocks: bool) -> Iterator[str]:
-    """One line a bin: where it begins and ends, how many, and a bar."""
+    """Yield a line for each bin: its edges, a bar and the count."""
     edges = [_edge(edge) for edge in histogram.edges]
     labels = (f"{low} - {high}" for low, high in pairwise(edges))
     rows = list(zip(labels, histogram.counts, strict=True))
@@ -78,13 +78,13 @@ def bars(histogram: Histogram, blocks: bool) -> Iterator[str]:
 
 
 def sparkline(histogram: Histogram, blocks: bool) -> str:
-    """One character a bin, as high as it is full; a space for none."""
+    """Return a character for each bin, as high as its count; a space for an empty one."""
     most, levels = max(histogram.counts), _LEVELS if blocks else _ASCII_LEVELS
     return "".join(levels[math.ceil(len(levels) * count / most) - 1] if count else " " for count in histogram.counts)
 
 
 def _bar(share: float, blocks: bool) -> str:
-    eighths = math.ceil(share * _BAR * 8)  # anything that is there can be seen
+    eighths = math.ceil(share * _BAR * 8)  # at least one eighth, so that it is visible
     if not blocks:
         return "#" * math.ceil(eighths / 8)
     return _EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
@@ -97,7 +97,7 @@ def _read(stats: Stats) -> str:
 def _notes(stats: Stats) -> Iterator[str]:
     if stats.without_duration:
         why = "the manifest gives no duration" if stats.depth == "manifest" else "their audio cannot be used"
-        yield f"{stats.without_duration:,} lines are not in these hours: {why}"
+        yield f"{stats.without_duration:,} lines are not included in these hours: {why}"
     if stats.in_tar and stats.depth != "manifest":
         yield f"{stats.in_tar:,} lines are members of tar files, which are not read here: --manifest-only"
 
@@ -107,7 +107,7 @@ def _notes(stats: Stats) -> Iterator[str]:
 
 
 def _spreads(stats: Stats) -> Iterator[str]:
-    """One line for each thing that was measured of every file."""
+    """Yield a line for each measure of the files."""
     rows: list[tuple[str, Spread | None, float, int]] = [("duration (s)", stats.duration, 1, 2)]
     if stats.sound is not None:
         rows.append(("loudness (RMS, dBFS)", stats.sound.rms, 1, 1))
@@ -196,7 +196,7 @@ def _problems(stats: Stats) -> Iterator[str]:
     if stats.overlap is not None:
         yield ""
         yield from wrap(str(stats.overlap), WIDTH, break_long_words=False, break_on_hyphens=False)
-        yield f"to leave them out: {without_overlap(stats.manifests, stats.validation)}"
+        yield f"to drop them: {without_overlap(stats.manifests, stats.validation)}"
     found = stats.problems
     yield ""
     if not found.kinds:
@@ -207,7 +207,7 @@ def _problems(stats: Stats) -> Iterator[str]:
         yield f"  {count:,} {kind}, such as"
         yield from wrap(found.examples[kind][0].message, WIDTH, **_INDENTED)
     command = ["nest-ssl data check", *stats.manifests, *stats.validation, "--write-clean", "clean/"]
-    yield f"to name and leave out all of them: {as_typed(command)}"
+    yield f"to list and drop all of them: {as_typed(command)}"
 
 
 def _advice(stats: Stats) -> Iterator[str]:
@@ -230,18 +230,13 @@ def _advice(stats: Stats) -> Iterator[str]:
         yield from ("", "no validation set (--val); to hold out a share of this one:")
         yield f"  {as_typed(stats.split_words)}"
     if stats.train_words:
-        yield from ("", "to train so:", *over_lines(stats.train_words))
-    if batches is not None and batches.bins:
-        bins = " ".join(f"{edge:g}" for edge in batches.bins)
-        yield from ("", "where those buckets meet (s):", *wrap(bins, WIDTH, **_INDENTED))
+        yield from ("", "to train with this:", *over_lines(stats.train_words))
 
 
 def _limit(limit: Limit) -> str:
     if not limit.lines_dropped:
-        return f"{limit.seconds:g} s leaves out nothing"
-    return (
-        f"{limit.seconds:g} s leaves out {_share(limit.lines_dropped)} of lines, {_share(limit.hours_dropped)} of hours"
-    )
+        return f"{limit.seconds:g} s drops nothing"
+    return f"{limit.seconds:g} s drops {_share(limit.lines_dropped)} of lines, {_share(limit.hours_dropped)} of hours"
 
 
 def _files(count: int) -> str:
@@ -253,14 +248,14 @@ def _hours(hours: float) -> str:
 
 
 def _share(share: float) -> str:
-    """Per cent with a digit after the point; what is there is never shown as 0, nor what is missing as all."""
+    """Return per cent with one digit after the point; only 0 is shown as 0 and only 1 as 100 %."""
     if 0 < share < 0.0005:
         return "< 0.1%"
     return "> 99.9%" if 0.9995 <= share < 1 - 1e-9 else f"{share:.1%}"
 
 
 def _number(value: float, digits: int) -> str:
-    """Within seven characters."""
+    """Return a number of at most seven characters."""
     text = f"{value:.{digits}f}"
     return text if len(text) <= 7 else f"{value:.0f}" if abs(value) < 1e6 else f"{value:.1e}"
 
@@ -270,7 +265,7 @@ def _edge(value: float) -> str:
 
 
 def _short(text: str, most: int) -> str:
-    """Within so many columns, of which a Chinese character takes two."""
+    """Shorten a text to so many columns, of which a Chinese character takes two."""
     from nest_ssl.apps.datatools.stats import printable
 
     text = printable(text)
@@ -278,5 +273,5 @@ def _short(text: str, most: int) -> str:
 
 
 def _cell(text: str, width: int) -> str:
-    """A value at the left of a table, and at least one space after it."""
+    """Return the first cell of a row, with at least one space after it."""
     return set_cell_size(_short(text, width - 1), width)

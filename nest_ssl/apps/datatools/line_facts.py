@@ -1,4 +1,4 @@
-"""What `nest-ssl data stats` wants to know about one line of a manifest, found while its audio is checked."""
+"""Facts about one line of a manifest for `nest-ssl data stats`, collected while its audio is checked."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nest_ssl.apps.datatools.loudness import Loudness
 from nest_ssl.data.audio import AudioFile
 
 NOT_CATEGORIES = frozenset(("audio_filepath", "audio_filename", "duration", "offset", "text"))
-_LONGEST_CATEGORY = 100  # characters; what is longer is text
+_LONGEST_CATEGORY = 100  # characters; a longer value is text
 
 
 class Header(NamedTuple):
-    """What an audio file says about itself."""
+    """The header of an audio file."""
 
     sample_rate: int  # Hz
     channels: int
@@ -35,13 +35,13 @@ class LineFacts(NamedTuple):
 
 
 def categories(value: Mapping[str, Any]) -> dict[str, str]:
-    """The fields of a line that may tell groups of lines apart: words, whole numbers, true and false."""
+    """Return the fields of a line that may form groups: words, whole numbers, true and false."""
     found = ((name, as_category(said)) for name, said in value.items() if name not in NOT_CATEGORIES)
     return {name: text for name, text in found if text is not None}
 
 
 def as_category(value: Any) -> str | None:
-    """A field's value as text; None if it is text at length, a measurement, or a structure."""
+    """Return a field's value as text; None if it is a long text, a measurement or a structure."""
     if type(value) is str:
         return value if 0 < len(value) <= _LONGEST_CATEGORY else None
     return json.dumps(value) if type(value) in (int, bool) else None

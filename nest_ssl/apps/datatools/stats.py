@@ -1,4 +1,4 @@
-"""The figures of a set of manifests, computed from what was kept of every line."""
+"""Statistics of manifests, computed from the numbers of their lines."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import numpy as np
 from nest_ssl.apps.datatools.check import Findings
 from nest_ssl.apps.datatools.split import split_names
 from nest_ssl.apps.datatools.stats_advice import Advice, advise
-from nest_ssl.apps.datatools.stats_columns import Columns, Tally
-from nest_ssl.apps.datatools.stats_reading import Depth
+from nest_ssl.apps.datatools.stats_reading import Columns, Depth, Tally
 from nest_ssl.apps.datatools.train_command import split_words, train_words
 from nest_ssl.data.inspection.overlap import Overlap, find_overlap
 from nest_ssl.data.manifest import load_manifest
@@ -25,12 +24,12 @@ _PERCENTILES = (5, 50, 95, 99)
 _BINS = 20  # of a histogram at most, or one more
 _NICE_WIDTHS = (1.0, 2.0, 5.0, 10.0)
 _LEAST_WIDTH = 1e-6
-_OUTSIDE = 0.5  # per cent of the values at each end that may lie outside of a histogram
+_OUTSIDE = 0.5  # per cent of the values at each end that may be outside a histogram
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Where some numbers lie."""
+    """The distribution of some numbers."""
 
     count: int
     min: float
@@ -43,7 +42,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray) -> Spread | None:
-        """Of the finite ones; None if there are none."""
+        """Return the distribution of the finite values; None if there are none."""
         finite = _finite(values)
         if not len(finite):
             return None
@@ -53,7 +52,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values lie between one edge and the next, and how many outside of all."""
+    """How many values are between one edge and the next, and how many outside all edges."""
 
     edges: tuple[float, ...]
     counts: tuple[int, ...]
@@ -62,7 +61,7 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Sequence[float] | np.ndarray) -> Histogram | None:
-        """With edges that people like to read, and without the empty bins that a few far values would cause."""
+        """Return a histogram with round edges; a few distant values are counted outside it."""
         finite = _finite(values)
         if not len(finite):
             return None
@@ -77,7 +76,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Share:
-    """One value of something: a rate, a format, a speaker."""
+    """One value of a field, such as a rate, a format or a speaker."""
 
     value: str | int
     lines: int
@@ -86,7 +85,7 @@ class Share:
 
 @dataclass(frozen=True)
 class FieldStats:
-    """A field of the manifest that tells groups of lines apart; `values` is None if there are too many to count."""
+    """A field of the manifest with its values; `values` is None if there are too many to count."""
 
     name: str
     lines: int | None  # that have it
@@ -95,7 +94,7 @@ class FieldStats:
 
     @property
     def groups(self) -> bool:
-        """Whether values repeat: names of utterances do not."""
+        """Whether values repeat, unlike names of utterances."""
         return self.values is not None and self.lines is not None and self.values <= max(1, self.lines // 2)
 
 
@@ -110,7 +109,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Sound:
-    """How loud files are; decibels relative to full scale."""
+    """Loudness and silence; decibels relative to full scale."""
 
     rms: Spread | None  # None: every sample is 0
     rms_histogram: Histogram | None
@@ -125,7 +124,7 @@ class Sound:
 
 @dataclass(frozen=True)
 class Stats:
-    """Everything that `nest-ssl data stats` tells."""
+    """Everything that `nest-ssl data stats` reports."""
 
     manifests: tuple[str, ...]
     depth: Depth
@@ -133,7 +132,7 @@ class Stats:
     entries: int
     files: int
     hours: float
-    without_duration: int  # entries whose length is unknown or whose audio cannot be used
+    without_duration: int  # entries with unknown length or unusable audio
     in_tar: int  # entries whose audio is in tar files
     duration: Spread | None
     duration_histogram: Histogram | None
@@ -153,7 +152,7 @@ class Stats:
 
     @property
     def split_words(self) -> list[str]:
-        """The command that holds out a share, where there is no validation set; by speaker if a field tells."""
+        """The command that splits off a validation set if there is none; by speaker if a field names it."""
         if self.validation or self.advice is None or self.in_tar:
             return []
         groups = {field.name for field in self.fields if field.groups and (field.values or 0) > 1}
@@ -165,7 +164,7 @@ class Stats:
 
     @property
     def train_words(self) -> list[str]:
-        """A command to train with what was advised; it takes the manifests that `split_words` makes, if any."""
+        """The command that trains with the advice, on the manifests that `split_words` makes, if any."""
         if self.advice is None or not self.advice.overrides or self.in_tar:
             return []
         train, val = list(self.manifests), list(self.validation)
@@ -174,7 +173,7 @@ class Stats:
         return train_words(train, val, self.noise, self.advice.overrides, self.channel_selector)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return everything for JSON."""
         values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
         found = self.problems.as_dict()
         values["problems"] = {name: found[name] for name in ("faulty_lines", "problems", "examples", "narrow_band")}
@@ -194,9 +193,9 @@ def summarize(
     noise: Sequence[str] = (),
     channel_selector: str | int | None = None,
 ) -> Stats:
-    """The figures of what was read; `batch_size` is that of the random batches which advice compares with.
+    """Compute the statistics; `batch_size` is that of the random batches that the advice is compared with.
 
-    `validation` and `noise` are manifests that a run would have beside these.
+    `validation` and `noise` are the other manifests of a training run.
     """
     seconds = np.asarray(columns.seconds)
     return Stats(
@@ -267,7 +266,7 @@ def _fields(columns: Columns) -> Iterator[FieldStats]:
 
 
 def _groups(columns: Columns, seconds: np.ndarray) -> Iterator[Group]:
-    """Durations by value, the most hours first."""
+    """Yield the durations of each value, the most hours first."""
     if columns.by is None:
         return
     names = [*columns.group_numbers, None]  # -1 is the last
@@ -283,7 +282,7 @@ def _groups(columns: Columns, seconds: np.ndarray) -> Iterator[Group]:
 
 
 def printable(text: str) -> str:
-    """A value of a manifest as it can be shown: without what moves the cursor, or cannot be encoded."""
+    """Return a value of a manifest without characters that move the cursor or cannot be encoded."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
@@ -293,13 +292,13 @@ def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def _nice_width(least: float) -> float:
-    """1, 2 or 5 times a power of ten."""
+    """Return 1, 2 or 5 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(least))
     return next(nice * power for nice in _NICE_WIDTHS if nice * power >= least * (1 - 1e-9))
 
 
 def _plain(value: Any) -> Any:
-    """Dataclasses as dictionaries."""
+    """Return dataclasses as dictionaries."""
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -1,7 +1,7 @@
-"""Which limits and batches a set's durations ask for, in the keys of the configuration.
+"""Suggested limits and batches for a data set, in the keys of the configuration.
 
-Everything follows from the manifest's durations, as the loader of training sees them, and the batches are those of its
-own sampler: what is promised here is what a run then reports as its padding efficiency.
+They follow from the durations in the manifest, as in training, and the batches are those of training's own sampler:
+a run logs the padding efficiency that is predicted here.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from nest_ssl.data.loading.buckets import DurationBatches
 from nest_ssl.data.manifest_lines import Seconds
 
 MOST_HOURS_DROPPED = 0.01  # by a limit
-LONGEST: Seconds = 60.0  # max_duration of the configuration; a longer clip leaves no memory for others
-SHORTEST: Seconds = 1.0  # what is shorter is lengthened to this (min_audio_len_secs)
+LONGEST: Seconds = 60.0  # max_duration of the shipped configurations
+SHORTEST: Seconds = 1.0  # shorter audio is lengthened to this (min_audio_len_secs)
 _MIN_DURATIONS = (1.0, 0.5, 0.2, 0.1)
 _BUCKETS = (1, 2, 3, 5, 10, 20, 30)
-_GOOD_ENOUGH = 0.02  # so much more padding is a fair price for fewer buckets, whose batches are more random
-MOST_SAMPLED = 50_000  # durations; more change a share by less than is shown
+_GOOD_ENOUGH = 0.02  # padding efficiency below the best; fewer buckets make batches more random
+MOST_SAMPLED = 50_000  # durations; more would not change a digit that is printed
 
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of durations, and the share that is outside of it."""
+    """A limit of durations, and the share of the data outside it."""
 
     seconds: Seconds
     lines_dropped: float
@@ -34,21 +34,20 @@ class Limit:
 
 @dataclass(frozen=True)
 class BucketedBatches:
-    """BucketedBatches by duration, beside random ones of a fixed size that take as much memory on average."""
+    """Batches by duration, and random batches of a fixed size that need as much memory on average."""
 
     batch_size: int
     random_efficiency: float  # audio / (audio + padding)
     batch_duration: int
     num_buckets: int
     efficiency: float
-    bins: tuple[Seconds, ...]  # where the buckets meet
     batches: int  # in an epoch
     random_batches: int
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Overrides of a training run, and what they do. `batches` is None where they cannot be made."""
+    """Overrides of a training run and their effects; `batches` is None if none can be suggested."""
 
     min_duration: Limit
     max_duration: Limit
@@ -58,7 +57,7 @@ class Advice:
 
     @property
     def overrides(self) -> list[str]:
-        """For the command line of `nest-ssl train`; none if the limits leave nothing to train on."""
+        """The overrides for `nest-ssl train`; none if the limits leave no data."""
         if not self.lines_kept:
             return []
         words = [f"min_duration={self.min_duration.seconds:g}", f"max_duration={self.max_duration.seconds:g}"]
@@ -69,7 +68,7 @@ class Advice:
 
 
 def advise(durations: np.ndarray, batch_size: int, *, in_tar: bool = False) -> Advice | None:
-    """Advice for lines of these durations, NaN where one is not given; None if none is."""
+    """Return advice for lines of these durations, NaN if a line has none; None if no line has one."""
     known = durations[~np.isnan(durations)]
     if not len(known):
         return None
@@ -77,7 +76,7 @@ def advise(durations: np.ndarray, batch_size: int, *, in_tar: bool = False) -> A
     limits = _limit(shortest, known, known < shortest), _limit(longest, known, known > longest)
     kept = known[(known >= shortest) & (known <= longest)]
     missing = len(durations) - len(known)
-    lines_kept = len(kept) + missing  # limits do not concern lines that do not say how long they are
+    lines_kept = len(kept) + missing  # limits apply only to lines with a duration
     if not lines_kept:
         return Advice(*limits, lines_kept, None, "all clips are outside of the limits; cut long ones first")
     if missing:
@@ -88,7 +87,7 @@ def advise(durations: np.ndarray, batch_size: int, *, in_tar: bool = False) -> A
 
 
 def suggest_max_duration(durations: np.ndarray) -> Seconds:
-    """The fewest whole seconds, up to a minute, that keep nearly all hours: the longest clips fix a batch's memory."""
+    """Return the fewest whole seconds, up to a minute, that keep nearly all hours: long clips cost a batch memory."""
     ascending = np.sort(durations)
     seconds = np.cumsum(ascending)
     enough = int(np.searchsorted(seconds, seconds[-1] * (1 - MOST_HOURS_DROPPED)))
@@ -96,13 +95,13 @@ def suggest_max_duration(durations: np.ndarray) -> Seconds:
 
 
 def suggest_min_duration(durations: np.ndarray) -> Seconds:
-    """The configuration's second, or less where that would cost hours."""
+    """Return 1 s, or less if that would drop too many hours."""
     most = durations.sum() * MOST_HOURS_DROPPED
     return next((least for least in _MIN_DURATIONS if durations[durations < least].sum() <= most), _MIN_DURATIONS[-1])
 
 
 def suggest_batches(durations: np.ndarray, batch_size: int) -> BucketedBatches:
-    """BucketedBatches of the seconds that random ones take with their padding, so of no more memory, and fuller."""
+    """Return batches of as many seconds as random batches have with their padding, so that they need no more memory."""
     lines, longest_of_all = len(durations), float(durations.max())
     if lines > MOST_SAMPLED:
         durations = np.random.default_rng(0).choice(durations, MOST_SAMPLED, replace=False)
@@ -122,14 +121,13 @@ def suggest_batches(durations: np.ndarray, batch_size: int) -> BucketedBatches:
         batch_duration=batch_duration,
         num_buckets=chosen,
         efficiency=efficiencies[chosen],
-        bins=_bins(durations, tried[chosen]),
         batches=round(len(tried[chosen]) * lines / len(durations)),
         random_batches=math.ceil(lines / batch_size),
     )
 
 
 def expected_longest(durations: np.ndarray, batch_size: int) -> Seconds:
-    """The mean of the longest of `batch_size` utterances drawn without replacement, exactly.
+    """Return the exact mean of the longest of `batch_size` utterances, drawn without replacement.
 
     Of n in ascending order, the k-th is the longest of C(k-1, b-1) of all C(n, b) draws.
     """
@@ -142,9 +140,3 @@ def expected_longest(durations: np.ndarray, batch_size: int) -> Seconds:
 
 def _limit(seconds: Seconds, durations: np.ndarray, outside: np.ndarray) -> Limit:
     return Limit(seconds, float(outside.mean()), float(durations[outside].sum() / durations.sum()))
-
-
-def _bins(durations: np.ndarray, sampler: DurationBatches) -> tuple[Seconds, ...]:
-    """The least duration of every bucket but the first, to the millisecond."""
-    edges = (round(float(durations[bucket].min()), 3) for bucket in sampler.buckets[1:])
-    return tuple(sorted(set(edges)))

@@ -1,4 +1,4 @@
-"""The figures of manifests as one picture: durations, loudness, silence, rates, formats and speakers."""
+"""Statistics of manifests as one picture: durations, loudness, silence, rates, formats and speakers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Panel(NamedTuple):
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a name that cannot be drawn to, before hours of reading."""
+    """Refuse a path that cannot be written, before hours of reading."""
     if path.suffix.lower() not in FORMATS:
         raise NestError(f"--picture: {str(path)!r} has none of the suffixes {', '.join(FORMATS)}")
     if path.is_dir():
@@ -64,7 +64,7 @@ def check_picture(path: Path) -> None:
 
 
 def draw(stats: Stats, path: Path) -> None:
-    """Draw what there is of the figures; the suffix says in which format."""
+    """Draw the statistics; the suffix of the path is the format."""
     import matplotlib as mpl
     from matplotlib.font_manager import fontManager
 
@@ -73,7 +73,7 @@ def draw(stats: Stats, path: Path) -> None:
     fonts = ["DejaVu Sans", *(name for name in _CHINESE_FONTS if name in known)]
     style: Any = {**_STYLE, "font.family": fonts}
     with mpl.rc_context(style), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # no font for it on this machine: a box stands for it
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # without a font for it, a box is drawn
         figure = _figure(stats)
         try:
             with atomic_write(path) as temporary:
@@ -83,7 +83,7 @@ def draw(stats: Stats, path: Path) -> None:
 
 
 def _figure(stats: Stats) -> Figure:
-    """Durations over the whole width, and two panels in every row below."""
+    """Return the figure: durations over the whole width, and two panels in every row below."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -104,7 +104,7 @@ def _figure(stats: Stats) -> Figure:
 
 
 def _panels(stats: Stats) -> list[_Panel]:
-    """Those that there is something to draw in."""
+    """Return the panels that have data."""
     panels: list[_Panel] = []
     sound = stats.sound
     if sound is not None and sound.rms is not None and sound.rms_histogram is not None:
@@ -131,7 +131,7 @@ def _durations(axes: Axes, stats: Stats) -> None:
         return
     low, high = axes.get_xlim()
     nearly = stats.advice.max_duration.seconds / 0.98
-    if high <= nearly <= 1.3 * high:  # a limit beside the bars is worth some room
+    if high <= nearly <= 1.3 * high:  # make room for a limit beside the bars
         axes.set_xlim(low, high := nearly)
     for limit, name in ((stats.advice.min_duration, "min_duration"), (stats.advice.max_duration, "max_duration")):
         if low < limit.seconds < high:
@@ -162,7 +162,7 @@ def _silence(axes: Axes, histogram: Histogram, share: float) -> None:
 
 
 def _titles(axes: Axes, title: str, figure: str) -> None:
-    """A name on the left, the figure to remember on the right."""
+    """Write the name on the left and the main figure on the right."""
     axes.set_title(title)
     axes.set_title(figure, loc="right", fontsize=9, fontweight="normal", color=_FAINT)
 
@@ -186,7 +186,7 @@ def _histogram(axes: Axes, histogram: Histogram, label: str, *, median: float | 
 
 
 def _bars(axes: Axes, title: str, shares: Sequence[Share], unit: str = "") -> None:
-    """Hours of the values with most of them."""
+    """Draw the hours of the values that have most of them."""
     shown = shares[:_MOST_BARS]
     hours, places = [share.hours for share in shown], range(len(shown))
     axes.barh(places, hours, height=0.66, color=_BLUE)

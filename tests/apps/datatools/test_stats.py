@@ -11,7 +11,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.datatools import stats_columns
+from nest_ssl.apps.datatools import stats_reading
 from nest_ssl.apps.datatools.stats import Histogram, Spread, Stats, summarize
 from nest_ssl.apps.datatools.stats_reading import Depth, read_columns
 from nest_ssl.errors import ManifestError
@@ -170,7 +170,7 @@ def test_whatever_a_line_says_beside_is_no_trouble(
 
 
 def test_a_field_of_too_many_values_is_forgotten(write_manifest: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_columns, "MOST_VALUES", 10)
+    monkeypatch.setattr(stats_reading, "MOST_VALUES", 10)
     path = write_manifest([{"audio_filepath": "a", "duration": 1.0, "id": n, "odd": n % 2} for n in range(5000)])
     assert [(field.name, field.values) for field in stats_of([path], "manifest").fields] == [("id", None), ("odd", 2)]
 

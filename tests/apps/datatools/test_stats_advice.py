@@ -62,17 +62,12 @@ def test_suggested_batches_can_be_made_and_their_buckets_hold_equal_seconds(dura
     sampler = DurationBatches(lengths, batch_duration=found.batch_duration, num_buckets=found.num_buckets)
     assert (len(sampler), sampler.padding_efficiency()) == (found.batches, found.efficiency)
     assert 0 < found.random_efficiency <= 1 + 1e-9
-    assert list(found.bins) == sorted(set(found.bins))
-    assert len(found.bins) < found.num_buckets
     seconds = [lengths[bucket].sum() for bucket in sampler.buckets]
     assert max(seconds) <= lengths.sum() / found.num_buckets + lengths.max()
 
 
-def test_batches_by_their_bins_are_as_full() -> None:
-    durations = speech(5000).clip(1)
-    found = suggest_batches(durations, 8)
-    by_bins = DurationBatches(durations, batch_duration=found.batch_duration, bucket_duration_bins=found.bins)
-    assert by_bins.padding_efficiency() == pytest.approx(found.efficiency, abs=0.005)
+def test_batches_by_duration_are_fuller_than_random_ones() -> None:
+    found = suggest_batches(speech(5000).clip(1), 8)
     assert found.efficiency > 0.85 > 0.6 > found.random_efficiency
 
 
