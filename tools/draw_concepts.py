@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/concepts.md, with the parts that train: `python tools/draw_concepts.py`.
+"""Draw the pictures of docs/concepts.md with the training code itself: `python tools/draw_concepts.py`.
 
 Each is drawn twice, in English (NAME.png) and, where a font has the characters, in Chinese (NAME.zh.png).
 """
@@ -31,7 +31,7 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 SECONDS_PER_FRAME = 0.01  # of the log-mel
 INK, ACCENT, QUIET = "#1f2933", "#c2410c", "#7b8794"
-LEARNS, FIXED = "#fde8d9", "#eef2f6"  # what boxes are filled with
+LEARNS, FIXED = "#fde8d9", "#eef2f6"  # colours of the boxes
 CHINESE_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "Microsoft YaHei", "PingFang SC", "WenQuanYi Zen Hei")
 CHINESE = {
     "noisy: what the encoder hears": "含噪：编码器听到的",
@@ -63,7 +63,7 @@ Say = Callable[[str], str]  # a label in the language of the picture
 
 @dataclass(frozen=True)
 class Example:
-    """One utterance on its way through a model of the default configuration."""
+    """One utterance at each stage of a model with the default configuration."""
 
     clean: Tensor  # (S)
     noisy: Tensor
@@ -71,12 +71,12 @@ class Example:
     masked: Tensor  # (D, T)
     mask: Tensor  # (T)
     tokens: Tensor  # (U)
-    scored: Tensor  # (U): frames that the loss looks at
+    scored: Tensor  # (U): frames that the loss uses
     rate: int
 
 
 def example(seed: int = 3) -> Example:
-    """The longest utterance of a batch, with noise mixed into half of it and blocks of it masked."""
+    """Return the longest utterance of a batch, half of it noisy, with masked blocks."""
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_dummy_corpus(Path(folder), train=16, val=1, noise=2)
         overrides = [
@@ -87,8 +87,8 @@ def example(seed: int = 3) -> Example:
             *("model.encoder.n_layers=1", "model.train_ds.shuffle=false", "model.train_ds.batch_size=16"),
         ]
         torch.manual_seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - noise is drawn from it, as NeMo's is
-        random.seed(seed)  # and the augmentation from this one
+        np.random.seed(seed)  # noqa: NPY002 - NeMo's random generator for noise
+        random.seed(seed)  # and that for the augmentation
         cfg = load_config(CommandLine(preset_folder(), "nest_fast-conformer", overrides))
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model).eval()
         model.setup_training_data(cfg.model.train_ds)
@@ -114,7 +114,7 @@ def example(seed: int = 3) -> Example:
 
 
 def draw_noise(shown: Example, say: Say) -> Figure:
-    """Waveforms over each other, and what the two sound like as log-mel."""
+    """Draw the clean and the noisy waveform over each other, and the log-mel of both."""
     figure, (waves, clean, noisy) = pyplot.subplots(3, 1, figsize=(9, 5), sharex=True, height_ratios=[1, 1, 1])
     seconds = np.arange(len(shown.clean)) / shown.rate
     waves.plot(seconds, shown.noisy, color=ACCENT, linewidth=0.4, label=say("noisy: what the encoder hears"))
@@ -131,7 +131,7 @@ def draw_noise(shown: Example, say: Say) -> Figure:
 
 
 def draw_masking(shown: Example, say: Say) -> Figure:
-    """The noisy log-mel with its masked blocks, and below it the tokens of the clean one."""
+    """Draw the noisy log-mel with its masked blocks, and below it the tokens of the clean one."""
     figure, (mel, tokens) = pyplot.subplots(2, 1, figsize=(9, 3.6), sharex=True, height_ratios=[5, 1])
     hidden = shown.masked.clone()
     hidden[:, shown.mask] = float("nan")
@@ -150,7 +150,7 @@ def draw_masking(shown: Example, say: Say) -> Figure:
 
 
 def draw_flow(say: Say) -> Figure:
-    """Where data go in a step of training."""
+    """Draw the data flow of a training step."""
     figure, axes = pyplot.subplots(figsize=(9, 3.2))
     axes.set(xlim=(-3, 106), ylim=(0, 34))
     axes.axis("off")
@@ -204,13 +204,13 @@ def _spectrogram(axes: Axes, mel: Tensor, label: str) -> None:
 
 
 def chinese_font() -> str | None:
-    """The first font of this machine that has the characters of the Chinese labels."""
+    """Return a font of this machine that has the characters of the Chinese labels, if any."""
     there = set(font_manager.get_font_names())
     return next((name for name in CHINESE_FONTS if name in there), None)
 
 
 def draw_all(shown: Example, output: Path, suffix: str, fonts: list[str], say: Say) -> None:
-    """All pictures in one language."""
+    """Draw all pictures in one language."""
     with pyplot.rc_context({"font.family": fonts}):
         figures = {"flow": draw_flow(say), "noise": draw_noise(shown, say), "masking": draw_masking(shown, say)}
         for name, figure in figures.items():

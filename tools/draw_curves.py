@@ -26,12 +26,12 @@ from nest_ssl.apps.report.curves import running_mean
 from nest_ssl.apps.report.events import read_history
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
-RECORDED = (  # what a file of a run holds
+RECORDED = (  # tags in the file of a run
     *("train_loss", "val_loss", "train_accuracy", "val_accuracy", "masked_share", "learning_rate", "gradient_norm"),
     *("codebook_0/target_perplexity", "codebook_0/predicted_perplexity"),
 )
 CODES = 256  # model.num_classes of the recorded runs
-MEAN_OVER = 11  # logged steps, of which there is one in ten
+MEAN_OVER = 11  # logged steps: every tenth step is logged
 CHINESE = {
     "step": "步数",
     "loss (nats)": "损失（nat）",
@@ -53,7 +53,7 @@ Say = Callable[[str], str]  # a label in the language of the picture
 
 @dataclass(frozen=True)
 class Recorded:
-    """The numbers of a run: tag -> steps and values."""
+    """The values of a run: tag -> steps and values."""
 
     series: dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -62,12 +62,12 @@ class Recorded:
 
     @property
     def frequencies(self) -> float:
-        """The loss of a model that knows how frequent each code is, and nothing else."""
+        """The loss of a model that knows only the codes' frequencies."""
         return math.log(float(np.median(self.get("codebook_0/target_perplexity")[1])))
 
 
 def record(run: Path, target: Path) -> None:
-    """Write what the pictures need of a run's log."""
+    """Write the values of a run's log that the pictures need."""
     history = read_history([run])
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.open("w", encoding="utf-8", newline="") as file:
@@ -92,7 +92,7 @@ def read(path: Path) -> Recorded:
 
 
 def draw_healthy(run: Recorded, say: Say) -> Figure:
-    """Loss on the left, variety of the predictions on the right."""
+    """Draw the loss on the left and the perplexity of the predictions on the right."""
     figure, (loss, variety) = pyplot.subplots(1, 2, figsize=(9, 3.2), width_ratios=(3, 2), layout="constrained")
     _losses(loss, run, run.frequencies, say)
     loss.legend(**LEGEND)
@@ -104,7 +104,7 @@ def draw_healthy(run: Recorded, say: Say) -> Figure:
 
 
 def draw_unhealthy(healthy: Recorded, runs: dict[str, Recorded], say: Say) -> Figure:
-    """The losses of each, with the healthy run's behind them."""
+    """Draw the losses of each run in front of the healthy run's."""
     figure, panels = pyplot.subplots(1, len(runs), figsize=(9, 3.2), sharey=True, layout="constrained")
     for axes, (title, run) in zip(panels, runs.items(), strict=True):
         last = max(int(run.get("train_loss")[0][-1]), 1)
@@ -116,7 +116,7 @@ def draw_unhealthy(healthy: Recorded, runs: dict[str, Recorded], say: Say) -> Fi
             linewidth=1.2,
             label=say("healthy"),
         )
-        _losses(axes, run, healthy.frequencies, say)  # too few masked frames show too few of the codes
+        _losses(axes, run, healthy.frequencies, say)  # with few masked frames, few codes occur
         axes.set_xlim(0, last)
         axes.set_title(say(title), fontsize=9, color=INK)
     panels[0].legend(**LEGEND)
@@ -140,7 +140,7 @@ def _smoothed(values: np.ndarray) -> np.ndarray:
 
 
 def draw_all(folder: Path, output: Path, suffix: str, fonts: list[str], say: Say) -> None:
-    """Both pictures in one language."""
+    """Draw both pictures in one language."""
     healthy = read(folder / "healthy.csv")
     unhealthy = {
         "learning rate 26 times too high": read(folder / "rate_too_high.csv"),

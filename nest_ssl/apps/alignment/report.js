@@ -1,5 +1,5 @@
 
-// The chosen step, and the search.
+// Choosing a step, and searching the tables.
 function showStep(step) {
   for (const choice of document.querySelectorAll("select.step")) choice.value = step;
   for (const part of document.querySelectorAll("[data-step]")) part.hidden = part.dataset.step !== step;

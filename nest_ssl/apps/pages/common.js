@@ -1,4 +1,4 @@
-// What HTML and CSS cannot do alone on any page: the language, and reading a chart.
+// For every page: switching the language, and reading the values of a chart.
 "use strict";
 
 function speak(language) {

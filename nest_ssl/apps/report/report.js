@@ -1,5 +1,5 @@
 
-// Reading a chart's values, and its logarithmic twin.
+// Reading the values of a chart of curves, and switching to logarithmic charts.
 const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 
 function nearest(places, x) {
