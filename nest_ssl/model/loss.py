@@ -49,16 +49,20 @@ class MultiMLMLoss(nn.Module):
         return selected
 
     def forward(
-        self, masks: Tensor, decoder_outputs: Tensor, targets: Tensor, decoder_lengths: Tensor | None = None
+        self,
+        masks: Tensor,
+        decoder_outputs: Tensor,
+        targets: Tensor,
+        decoder_lengths: Tensor | None = None,
+        selected: Tensor | None = None,
     ) -> Tensor:
         """Masks (B, D, T), log-probabilities (B, U, V, K) and tokens (B, U, K), the last axis absent if squeezed.
 
-        `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding.
+        `decoder_lengths` is part of NeMo's call and decides nothing: masks never reach into padding. `selected` (B, U)
+        is the result of `scored_frames`, if the caller has it already.
         """
-        return self.on_frames(self.scored_frames(masks, decoder_outputs.shape[1]), decoder_outputs, targets)
-
-    def on_frames(self, selected: Tensor, decoder_outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss on the selected encoder frames (B, U), which `scored_frames` found."""
+        if selected is None:
+            selected = self.scored_frames(masks, decoder_outputs.shape[1])
         decoder_outputs = decoder_outputs[:, : selected.shape[1]]
         if self.squeeze_single and self.num_decoders == 1:
             return self._likelihood(decoder_outputs, targets, selected)

@@ -135,7 +135,7 @@ class Nest(nn.Module):
             apply_mask=True,
         )
         scored = self.loss.scored_frames(masks, log_probs.shape[1])
-        loss = self.loss.on_frames(scored, log_probs, tokens)
+        loss = self.loss(masks, log_probs, tokens, selected=scored)
         if log_probs.dim() == 3:  # squeezed
             log_probs, tokens = log_probs.unsqueeze(-1), tokens.unsqueeze(-1)
         frames = scored.shape[1]

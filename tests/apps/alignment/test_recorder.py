@@ -99,6 +99,13 @@ def test_plain_parts_are_plain_pickles_and_the_rest_loads_without_code(recorded:
     assert set(layers["encoder.pre_encode.out"][0]) == {"order", "name", "type", "inputs", "outputs"}
 
 
+def test_every_stage_of_a_step_is_called_as_a_layer(recorded: Path) -> None:
+    """If only a method of a layer is called, the layer is missing in the recording and differs from NeMo's."""
+    layers = Recording(recorded).step(0).layers
+    stages = ("preprocessor", "quantizer", "mask_processor", "encoder", "decoder", "loss")
+    assert [name for name in stages if name not in layers] == []
+
+
 def test_layers_hold_their_inputs_as_they_came_in(recorded: Path) -> None:
     layers = Recording(recorded).step(0).layers
     (convolution,), (relu,) = layers["encoder.pre_encode.conv.0"], layers["encoder.pre_encode.conv.1"]
