@@ -83,6 +83,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {match[0]!r}?)" if match else ""
 
 
+def refuse_unknown(names: Iterable[object], known: Iterable[str], node: str, owner: str = "", more: str = "") -> None:
+    """Raise ConfigError for the first name that is not known, with the nearest one that is.
+
+    `node` is the key above the names, empty at the top level; `owner` is the class that takes the options, and `more`
+    is said after `no such option`.
+    """
+    known = list(known)
+    for name in map(str, names):
+        if name not in known:
+            key = f"{node}.{one_line(name)}" if node else one_line(name)
+            has = f"{owner} has " if owner else ""
+            raise ConfigError(f"{key}: {has}no such option{more}{nearest(name, known)}")
+
+
 def one_line(text: object, most: int = 200) -> str:
     """Return foreign text, such as an exception or a value from a file, as one line of bounded length."""
     line = " ".join(str(text).split()) or type(text).__name__

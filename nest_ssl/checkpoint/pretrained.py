@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nest_ssl.checkpoint.files import read_model
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
-from nest_ssl.errors import CheckpointError, ConfigError, nearest
+from nest_ssl.errors import CheckpointError, ConfigError, refuse_unknown
 
 _log = logging.getLogger(__name__)
 _NEMO, _LIGHTNING, _BY_NAME = "init_from_nemo_model", "init_from_ptl_ckpt", "init_from_pretrained_model"
@@ -73,9 +73,7 @@ def _source(entry: Any, key: str) -> WeightSource:
     if not isinstance(entry, dict):
         raise ConfigError(f"{key}: {entry!r} is not a table; expected path, and include or exclude if wanted")
     known = ("path", "include", "exclude")
-    for name in entry:
-        if name not in known:
-            raise ConfigError(f"{key}.{name}: no such option{nearest(str(name), known)}; expected {', '.join(known)}")
+    refuse_unknown(entry, known, key, more=f"; expected {', '.join(known)}")
     if not isinstance(entry.get("path"), str):
         raise ConfigError(f"{key}.path: missing; give the file to load from")
     parts = {name: entry[name] for name in ("include", "exclude") if entry.get(name) is not None}

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from nest_ssl.errors import ConfigError, nearest, one_line
+from nest_ssl.errors import ConfigError, nearest, one_line, refuse_unknown
 from nest_ssl.moved import MOVED
 
 # class name -> our module, then every path under which configurations name it
@@ -60,10 +60,8 @@ def arguments_of(cls: type) -> list[str]:
 
 def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
     """Refuse a key that the class does not take, naming the nearest one that it does."""
-    known = arguments_of(cls)
-    for name in config:
-        if name != "_target_" and name not in known:
-            raise ConfigError(f"{key}.{one_line(name)}: {cls.__name__} has no such option{nearest(str(name), known)}")
+    names = (name for name in config if name != "_target_")
+    refuse_unknown(names, arguments_of(cls), key, owner=cls.__name__)
 
 
 def instantiate(config: Mapping[str, Any], key: str) -> Any:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nest_ssl.config.targets import instantiate
-from nest_ssl.errors import ConfigError, nearest, one_line
+from nest_ssl.errors import ConfigError, refuse_unknown
 from nest_ssl.memory import machine_memory
 from nest_ssl.model import (
     AudioToMelSpectrogramPreprocessor,
@@ -88,9 +88,7 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
 def check_parts(settings: Mapping[str, Any], key: str = "model") -> None:
     """Refuse a `model` node with an unknown key, a missing part, or an invalid choice."""
     settings = {**MODEL_DEFAULTS, **settings}
-    for name in settings:
-        if name not in MODEL_KEYS:
-            raise ConfigError(f"{key}.{one_line(name)}: no such option{nearest(str(name), MODEL_KEYS)}")
+    refuse_unknown(settings, MODEL_KEYS, key)
     for name in PARTS:
         if name != "spec_augment" and not isinstance(settings.get(name), Mapping):
             raise ConfigError(f"{key}.{name}: missing; it describes a part of the model")

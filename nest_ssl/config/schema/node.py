@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from typing import Any, ClassVar, TypeVar
 
 from nest_ssl.config.schema.kinds import MAPPING, TEXT, Kind, allows_null, kind_of
-from nest_ssl.errors import ConfigError, nearest, one_line
+from nest_ssl.errors import ConfigError, nearest, refuse_unknown
 
 AnyNode = TypeVar("AnyNode", bound="Node")
 _OFF: tuple[Any, ...] = (None, False, "", [], {})
@@ -74,7 +74,7 @@ def keys_of(cls: type[Node]) -> list[str]:
 
 def read(cls: type[AnyNode], config: Mapping[str, Any], node: str) -> AnyNode:
     """The values of the node with this dotted name; an unknown key or a value that its key cannot have is refused."""
-    refuse_unknown(config, keys_of(cls), node, cls.WITH)
+    refuse_unknown(config, keys_of(cls), node, more=cls.WITH)
     for name, refused in cls.REFUSED.items():
         value = _lookup(config, name)
         if not any(value is off or value == off for off in refused.off):
@@ -96,14 +96,6 @@ def check_values(config: Mapping[str, Any], hints: Mapping[str, Any], node: str)
             continue
         if value is None or not kind.accepts(value):
             raise wrong_value(node, name, value, kind)
-
-
-def refuse_unknown(names: Iterable[Any], known: Iterable[str], node: str, owner: str = "") -> None:
-    """Refuse the first name that is not known; the error suggests the nearest that is."""
-    known = list(known)
-    for name in map(str, names):
-        if name not in known:
-            raise ConfigError(f"{dotted(node, one_line(name))}: no such option{owner}{nearest(name, known)}")
 
 
 def wrong_value(node: str, name: str, value: Any, kind: Kind) -> ConfigError:

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from nest_ssl.errors import ConfigError, nearest
+from nest_ssl.errors import refuse_unknown
 
 
 def read_options(config: Mapping[str, Any], known: Iterable[str], owner: str, key: str) -> dict[str, Any]:
     """The options under `key`, typed as Python wants them; one that `owner` does not take is refused by name."""
-    known = list(known)
-    for name in config:
-        if name not in known:
-            raise ConfigError(f"{key}.{name}: {owner} has no such option{nearest(name, known)}")
+    refuse_unknown(config, known, key, owner)
     return {name: _typed(value) for name, value in config.items()}
 
 
