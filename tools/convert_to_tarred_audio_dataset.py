@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`nest-ssl data tar` under the name and with the flags of NeMo's script; segments are always cut out."""
+"""Run `nest-ssl data tar` with the name and the flags of NeMo's script; segments are always cut out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def main() -> None:
     parser.add_argument("--manifest_path", type=Path, required=True, help="JSON-lines manifest of audio files")
     parser.add_argument("--target_dir", type=Path, default=Path("tarred"), help="folder (default: %(default)s)")
     parser.add_argument("--num_shards", type=int, required=True, help="tar files to make, in each bucket")
-    parser.add_argument("--max_duration", type=float, help="seconds; leave out what is longer")
-    parser.add_argument("--min_duration", type=float, help="seconds; leave out what is shorter")
+    parser.add_argument("--max_duration", type=float, help="seconds; leave out longer utterances")
+    parser.add_argument("--min_duration", type=float, help="seconds; leave out shorter utterances")
     parser.add_argument("--shuffle", action="store_true", help="put utterances in random order first")
-    parser.add_argument("--shuffle_seed", type=int, default=0, help="of that order (default: %(default)s)")
-    parser.add_argument("--sort_in_shards", action="store_true", help="by duration")
-    parser.add_argument("--slice_with_offset", action="store_true", help="accepted: it is always done")
+    parser.add_argument("--shuffle_seed", type=int, default=0, help="seed of that order (default: %(default)s)")
+    parser.add_argument("--sort_in_shards", action="store_true", help="sort utterances in each tar file by duration")
+    parser.add_argument("--slice_with_offset", action="store_true", help="accepted; this is always done")
     parser.add_argument("--buckets_num", type=int, default=1, help="sets to make, by duration (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="processes; -1: one for each processor")
     arguments = parser.parse_args()

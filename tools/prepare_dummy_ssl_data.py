@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make data/dummy_ssl of this clone, wherever it is called from: `nest-ssl data make-dummy` with that folder."""
+"""Make data/dummy_ssl of this clone, called from any folder: `nest-ssl data make-dummy` with that output."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture
 def write_manifest(tmp_path: Path) -> Callable[..., str]:
-    """Write rows as a manifest in the test's folder; its path."""
+    """Write rows as a manifest in the test's folder; return its path."""
 
     def write(rows: list[dict], name: str = "manifest.json") -> str:
         path = tmp_path / name
@@ -31,7 +31,7 @@ def write_manifest(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def write_audio(tmp_path: Path) -> Callable[..., dict]:
-    """Write samples as a file in the test's folder; its line for a manifest."""
+    """Write samples as a file in the test's folder; return its manifest line."""
 
     def write(name: str, samples: np.ndarray, rate: int = 16000, subtype: str = "DOUBLE") -> dict:
         soundfile.write(tmp_path / name, samples, rate, subtype=subtype)

@@ -90,7 +90,7 @@ def test_as_much_is_mixed_as_the_rate_says(rate: float) -> None:
 
 
 def test_speech_comes_from_other_speakers_and_noise_from_ones_own() -> None:
-    """Levels tell whose samples were added: each speaker has one, and the scale is common to the segments."""
+    """Each speaker has its own level, which shows whose samples were added; all segments have the same scale."""
     for seed in range(20):
         random.seed(seed)
         batch = make_batch([600, 600, 600, 600], seed=seed)

@@ -14,7 +14,7 @@ from nest_ssl.data.concat import ConcatDataset
 
 
 class Numbers:
-    """Stands in for a dataset: items say where they come from."""
+    """A dataset whose items name the dataset and the index."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
@@ -101,7 +101,7 @@ def test_workers_share_an_epoch(workers: int) -> None:
 
 
 def test_every_epoch_is_whole() -> None:
-    """NeMo takes a part of the part in the second epoch."""
+    """NeMo divides the part of a rank again in the second epoch."""
     dataset = concat(12, sampling_technique="round-robin", shuffle=False, world_size=2)
     assert list(dataset) == list(dataset) == [f"a{n}" for n in range(6)]
 

@@ -110,7 +110,7 @@ def test_channels_must_come_down_to_one(write_audio: Callable, write_manifest: C
 
 @pytest.fixture
 def suspicious(write_audio: Callable, write_manifest: Callable) -> str:
-    """Five lines: healthy, silent, shorter and longer than they say, healthy."""
+    """Five lines: healthy, silent, shorter and longer than the manifest says, healthy."""
     sound = np.sin(np.arange(2 * RATE) / 10)
     rows = [
         write_audio("0.wav", sound),

@@ -186,7 +186,7 @@ def test_workers_live_on_where_nemos_random_numbers_need_not_be_kept(config: dic
 
 
 def test_validation_workers_that_live_on_leave_the_generator_of_the_training_alone(config: dict[str, Any]) -> None:
-    """A resumed run makes them where an uninterrupted one still has them; both must go on with the same numbers."""
+    """A resumed run makes new workers, an uninterrupted one keeps them; both must continue with the same numbers."""
     options = {**config, "num_workers": 1, "persistent_workers": True}
     loader = build_dataloader(options, key="model.validation_ds", numerics="fast")
     before = torch.get_rng_state()

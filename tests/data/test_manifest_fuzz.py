@@ -1,4 +1,4 @@
-"""Whatever a manifest holds, it is either read or refused in one line that says where."""
+"""Any manifest is either read or refused with one line that names the place."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ good_row = st.fixed_dictionaries(
 
 
 def as_json(value: Any) -> bytes:
-    """As programs write it, with all characters as they are."""
+    """Write JSON as programs do, without escapes."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 

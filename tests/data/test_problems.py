@@ -23,7 +23,7 @@ Entry = Callable[..., ManifestEntry]
 
 @pytest.fixture
 def entry(write_audio: Callable, write_manifest: Callable) -> Entry:
-    """The entry of one file with these samples, whose line says what is given."""
+    """Return the entry of one file with these samples and these fields."""
 
     def entry(samples: np.ndarray = SOUND, rate: int = RATE, subtype: str = "FLOAT", **line: Any) -> ManifestEntry:
         row = write_audio("a.wav", samples, rate, subtype)
@@ -33,7 +33,7 @@ def entry(write_audio: Callable, write_manifest: Callable) -> Entry:
 
 
 def kinds(entry: ManifestEntry, **options: Any) -> list[str]:
-    """Everything that reading finds, whether it is in the way or not."""
+    """Return all problems that reading finds, whether or not the audio can be used."""
     try:
         return [problem.kind for problem in read_entry(entry, **options)[1]]
     except AudioError as error:

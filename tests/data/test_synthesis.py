@@ -25,7 +25,7 @@ def test_speech_has_the_length_asked_for_and_a_peak_of_one(length: int) -> None:
 
 @pytest.mark.parametrize("index", [0, 1, 2, 3])
 def test_a_voice_has_its_pitch(index: int) -> None:
-    """The strongest lag of the autocorrelation is near the pitch period; it falls and wavers by a tenth."""
+    """The strongest lag of the autocorrelation is near the pitch period; it falls and varies by a tenth."""
     voice = Voice.number(index, seed=0)
     pulses = synthesis._glottal_pulses(voice, SAMPLE_RATE, RandomState(0))
     spectrum = np.abs(np.fft.rfft(pulses, 2 * SAMPLE_RATE)) ** 2

@@ -38,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def outcome(folder: Path, engine: str, times: dict[str, Any]) -> Any:
-    """What an epoch over a good line and one with such times gives: why it is refused, or the problems it reports."""
+    """Return the error of an epoch over a good line and one with these times, or the kinds of its problems."""
     rows = [{"audio_filepath": "odd.wav", **times}, {"audio_filepath": "good.wav", "duration": 1.0}]
     path = folder / "manifest.json"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

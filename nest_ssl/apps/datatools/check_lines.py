@@ -1,4 +1,4 @@
-"""What one process finds out about some lines of a manifest: whether they are entries, and what their audio is like."""
+"""Check some lines of a manifest in one process: whether they are entries, and what their audio is like."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Rules:
     sample_rate: int | None = None  # None: any, since training resamples
     channel_selector: ChannelSelector = None
     tolerance: Seconds = LENGTH_TOLERANCE
-    quick: bool = False  # headers only, which do not tell of damaged, silent or NaN samples
-    ignored: frozenset[str] = frozenset()  # kinds of problems that are none
-    facts: bool = False  # tell more about each line than what is wrong with it
-    min_bandwidth: Hertz | None = None  # None: any is no problem, but is told
+    quick: bool = False  # read headers only: finds no damaged, silent or NaN samples
+    ignored: frozenset[str] = frozenset()  # kinds of problems to ignore
+    facts: bool = False  # collect `LineFacts`, not only problems
+    min_bandwidth: Hertz | None = None  # None: any is allowed
 
 
 class Block(NamedTuple):
-    """Some lines of a manifest, the first of which has this number."""
+    """Some lines of a manifest, with the number of the first."""
 
     manifest: str
     first: int
@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 
 class CheckedLine(NamedTuple):
-    """What is known about one line; without a fingerprint it is no entry at all."""
+    """The result for one line; a line without a fingerprint is no manifest entry."""
 
     number: int
     problems: tuple[Problem, ...]
@@ -55,7 +55,7 @@ class CheckedLine(NamedTuple):
 
 
 class ParsedLine(NamedTuple):
-    """All that one line says, and the fields of it that matter."""
+    """The JSON value of one line, and its row."""
 
     value: dict[str, Any]
     row: Row
@@ -63,23 +63,23 @@ class ParsedLine(NamedTuple):
 
 @dataclass
 class CheckedAudio:
-    """What is known of a line's audio, up to where reading it failed."""
+    """What was found about a line's audio, up to a failure."""
 
     problems: list[Problem] = field(default_factory=list)
     seconds: Seconds = 0.0
     sample_rate: int | None = None  # of audio that can be used
     header: Header | None = None
     loudness: Loudness | None = None
-    bandwidth: Hertz = math.nan  # of a header, half of its rate
+    bandwidth: Hertz = math.nan  # in a quick check, half of the header's rate
 
 
 def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
-    """Check every line of the block that is not blank."""
+    """Check every non-blank line of a block."""
     return [_check_line(block.manifest, number, line, rules) for number, line in numbered_lines(*block[1:])]
 
 
 def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Problem:
-    """What one line says or, if it is no entry, the problem that it is."""
+    """Return the parsed line or, if it is no manifest entry, the problem."""
     try:
         value = parse_json(line)
         return ParsedLine(value, parse_value(value))
@@ -112,7 +112,7 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
 
 
 def check_entry(entry: ManifestEntry, rules: Rules) -> CheckedAudio:
-    """Read an entry's audio, or its header, and tell what is wrong with it."""
+    """Read an entry's audio, or only its header, and return what was found."""
     audio = CheckedAudio()
     try:
         _check_audio(entry, rules, audio)
@@ -123,7 +123,7 @@ def check_entry(entry: ManifestEntry, rules: Rules) -> CheckedAudio:
 
 
 def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> None:
-    """Add what is found to `audio`, which keeps it if an AudioError says that the audio cannot be used."""
+    """Add what is found to `audio`, which keeps it if an AudioError ends the check."""
     several = not isinstance(entry.audio_file, str)
     with AudioFile(file_name(entry)) as file:
         audio.header = Header.of(file)
@@ -153,7 +153,7 @@ def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> Non
 
 
 def _by_its_header(entry: ManifestEntry, file: AudioFile, rules: Rules) -> tuple[Seconds, list[Problem]]:
-    """As `read_entry`, as far as one can tell without reading."""
+    """Return duration and problems by the header alone, with the rules of `read_entry`."""
     file_seconds = seconds_in_file(file)
     check_offset(entry, file_seconds)
     if entry.offset == file_seconds:
@@ -168,7 +168,7 @@ def _by_its_header(entry: ManifestEntry, file: AudioFile, rules: Rules) -> tuple
 
 
 def _fingerprints(entry: ManifestEntry) -> tuple[int, int]:
-    """Of the part and of the file: two of ten million that differ are taken for the same once in 300,000 checks."""
+    """Return hashes of the part and of the file; in ten million lines, the chance of a false match is 1 in 300,000."""
     names = [entry.audio_file] if isinstance(entry.audio_file, str) else entry.audio_file
     file = "\0".join(map(real_name, names))
     return stable_hash(f"{file}\0{entry.offset}\0{entry.duration}"), stable_hash(file)

@@ -1,4 +1,4 @@
-"""A manifest of folders holds what training can read, and says what it cannot."""
+"""A manifest of folders names what training can read; the rest is reported."""
 
 from __future__ import annotations
 

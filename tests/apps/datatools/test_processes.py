@@ -1,4 +1,4 @@
-"""Several processes at work: in order, few enough, and what becomes of it when one dies or is told to stop."""
+"""Work in several processes: results in order, a limited queue, and clear ends when one dies or is interrupted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_there_are_no_more_processes_than_windows_can_wait_for(
 
 
 def interrupt(ready: Callable[[int], bool], folder: Path, start_method: str | None = None) -> int:
-    """The exit code of a command with two workers, a group of its own as in a terminal, that gets Ctrl-C when ready."""
+    """Return the exit code of a command with two workers that gets Ctrl-C when ready, as in a terminal."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)

@@ -1,4 +1,4 @@
-"""A share is held out by whole groups, and again the same one."""
+"""Whole groups are held out, the same ones every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tar files made from a manifest: NeMo's layout, nothing lost, the same bytes every time, and it can be stopped."""
+"""Tar files of a manifest: NeMo's layout, nothing lost, the same bytes every time, and interrupted runs continue."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def items(made: TarredSet, manifest: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Each utterance as the tarred set gives it, and as the files do."""
+    """Return each utterance from the tarred set and from the files."""
     config = {"manifest_filepath": made.manifest, "tarred_audio_filepaths": made.tars, "is_tarred": True}
     stream = build_dataloader({**config, "sample_rate": 16000, "batch_size": 1}, key="validation_ds").dataset
     files = AudioNoiseDataset(manifest_filepath=manifest, sample_rate=16000)

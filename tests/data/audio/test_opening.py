@@ -1,4 +1,4 @@
-"""What a header claims is bounded before memory is taken for it."""
+"""Sizes in headers are checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def wav(rate: int = RATE, channels: int = 1) -> bytes:
 
 
 def flac(rate: int = RATE, frames: int = len(SAMPLES)) -> bytes:
-    """A header whose fields are 20 bits of rate, 8 of channels and depth, 36 of length."""
+    """Return a header with fields of 20 bits for the rate, 8 for channels and depth, 36 for the length."""
     content = bytearray(encoded("FLAC"))
     old = int.from_bytes(content[18:26], "big")
     content[18:26] = (rate << 44 | old & (0xFF << 36) | frames).to_bytes(8, "big")
@@ -52,7 +52,7 @@ def segment(content: bytes, **options: float | None) -> AudioSegment:
 
 @pytest.fixture
 def little_memory() -> Iterator[None]:
-    """Fails if anything took more than 64 MB, as NumPy reports it."""
+    """Fail if NumPy allocated more than 64 MB."""
     tracemalloc.start()
     yield
     _, most = tracemalloc.get_traced_memory()

@@ -24,7 +24,7 @@ VOICES = [speech(Voice.number(index, 0), 4 * RATE, RandomState(index)) for index
 
 
 def in_16_bits(samples: np.ndarray, peak: float) -> np.ndarray:
-    """As a file holds it."""
+    """Round the samples as a 16-bit file does."""
     return (np.round(samples * peak * 2**15) / 2**15).astype(np.float32)
 
 
@@ -66,7 +66,7 @@ def test_narrow_is_what_a_model_of_this_rate_misses() -> None:
 
 @pytest.fixture
 def mixed(corpus: DummyCorpus, tmp_path: Path) -> str:
-    """Twelve utterances: every third was upsampled from 8 kHz, and one is of 8 kHz still."""
+    """Twelve utterances: every third was upsampled from 8 kHz, and one still has 8 kHz."""
     rows = []
     for number, line in enumerate(corpus.train_manifest.read_text().splitlines()):
         row = json.loads(line)

@@ -19,7 +19,7 @@ Make = Callable[..., DataSet]
 
 @pytest.fixture
 def make(write_manifest: Callable[..., str]) -> Make:
-    """A data set of these paths, each with a duration of its own."""
+    """Return a data set of these paths, each with another duration."""
 
     def make_set(paths: list[str], file: str = "manifest.json", seconds: float | None = None) -> DataSet:
         rows = [
@@ -32,7 +32,7 @@ def make(write_manifest: Callable[..., str]) -> Make:
 
 
 def changes(old: DataSet, new: DataSet, folder: Path) -> data_changes.DataChange | None:
-    """By way of the run's folder."""
+    """Write and read the lines in a run's folder."""
     former = {KEY: old.fingerprint()}
     write_lines({KEY: old}, former, folder)
     return compare(former[KEY], new.fingerprint(), read_lines(KEY, former, [folder]), new)
@@ -128,7 +128,7 @@ def test_of_very_many_lines_positions_are_named(make: Make, tmp_path: Path, monk
 
 
 def test_digests_depend_on_the_line_alone(make: Make) -> None:
-    """Neither on its neighbours nor on where a block of lines begins."""
+    """A digest depends neither on neighbouring lines nor on the start of a block."""
     names = [f"/data/{'x' * (number % 40)}/{number}.wav" for number in range(100)]
     together = line_digests(make(names).manifests[0])
     for number in (0, 1, 38, 39, 40, 99):

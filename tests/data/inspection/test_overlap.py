@@ -1,4 +1,4 @@
-"""Utterances that are both trained on and validated on are found, however they are named."""
+"""Utterances in both the training and the validation set are found under any spelling of their paths."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nest_ssl.data.manifest import load_manifest
 
 @pytest.fixture
 def overlap(write_manifest: Callable[..., str]) -> Callable[..., Overlap | None]:
-    """What is found for rows of a training and of a validation manifest."""
+    """Return the overlap of the rows of a training and a validation manifest."""
 
     def find(train: list[dict[str, Any]], val: list[dict[str, Any]], folder: str = "") -> Overlap | None:
         names = [write_manifest(train, "train.json"), write_manifest(val, f"{folder}val.json")]

@@ -1,4 +1,4 @@
-"""lhotse as the engine: whole data, right batches, every rank at the same step, and resumed to the bit."""
+"""Data loading by lhotse: complete data, correct batches, all ranks at the same step, and resumed to the bit."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_shards_are_shuffled_pass_by_pass_as_lhotse_does(data: Path) -> None:
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 @pytest.mark.parametrize("bucketing", [True, False])
 def test_all_ranks_end_at_the_same_step(data: Path, world_size: int, drop_last: bool, bucketing: bool) -> None:
-    """lhotse's promise that training in step depends on: for a rank that ends early the others would wait for ever."""
+    """With lhotse, all ranks end at the same step; otherwise the other ranks would wait forever."""
     config = node(data, drop_last=drop_last, use_bucketing=bucketing, batch_duration=1.5)
     for epoch in range(4):
         ranks = []
@@ -247,7 +247,7 @@ def test_lightning_leaves_the_sampler_alone(data: Path) -> None:
 def train(
     loader: CutLoader, epochs: range, per_epoch: int | None, stop_after: int | None = None, done: int = 0
 ) -> Iterator[Any]:
-    """As Lightning does it: one batch more than is used where the length is not known; the model draws too."""
+    """Request one batch more than is used if the length is unknown, as Lightning does; the model draws too."""
     loader.batches_per_epoch = per_epoch
     count = 0
     for epoch in epochs:
@@ -330,7 +330,7 @@ def test_a_stream_interrupted_anywhere_goes_on_to_the_bit(data: Path, kind: str,
 
 
 class Recorder(pl.LightningModule):
-    """Writes down its batches and its own draws."""
+    """A model that records its batches and its own draws."""
 
     def __init__(self, loader: CutLoader) -> None:
         super().__init__()
@@ -350,7 +350,7 @@ class Recorder(pl.LightningModule):
 
 
 def fit(config: dict[str, Any], steps: int, folder: Path, checkpoint: Path | None = None) -> list[Any]:
-    """What each step saw; a run from the beginning saves a checkpoint after every one."""
+    """Return what each step used; a run from the start saves a checkpoint after every step."""
     seed_all(1 if checkpoint is None else 9)
     module = Recorder(build(config))
     save = ModelCheckpoint(folder, "{step}", save_top_k=-1, every_n_train_steps=1, save_on_train_epoch_end=False)
@@ -368,7 +368,7 @@ def fit(config: dict[str, Any], steps: int, folder: Path, checkpoint: Path | Non
 
 
 def test_lightning_resumes_at_every_step_of_two_epochs(data: Path, tmp_path: Path) -> None:
-    """The real trainer, which holds a batch in advance: across the end of an epoch as well."""
+    """The real trainer requests a batch in advance, also across the end of an epoch."""
     config = node(data, noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR, batch_duration=6.0)
     seed_all(1)
     length = len(list(build(config)))
@@ -444,7 +444,7 @@ def test_data_of_which_nothing_can_be_read_stops_the_run(tmp_path: Path) -> None
 
 @pytest.fixture
 def strange(tmp_path: Path) -> Path:
-    """A folder with a manifest of one healthy file and one of every kind that is read and yet not as it should be."""
+    """A folder with a manifest of one healthy file and one of every suspicious kind."""
     sound = 0.1 * np.random.default_rng(3).standard_normal(RATE)
     files = {"good": sound, "nan": np.where(np.arange(RATE) == 9, np.nan, sound), "empty": sound[:0]}
     files |= {"silent": 0 * sound, "shorter": sound[: RATE // 2], "longer": np.tile(sound, 2), "part": sound}

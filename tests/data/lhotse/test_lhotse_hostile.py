@@ -1,4 +1,4 @@
-"""A cut set, Shar folder or manifest of lhotse's from anywhere runs nothing and unfolds to no more than it says."""
+"""An untrusted cut set, Shar folder or manifest runs nothing and expands to no more than its size says."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _recording(kind: str, source: str | bytes, seconds: float = 0.5) -> Recordin
 
 
 def _read_all(**where: Any) -> list[Any]:
-    """Everything that training reads of such data; the first batches of what has no end."""
+    """Return everything that training reads of such data; of infinite data, the first batches."""
     config = {"use_lhotse": True, "sample_rate": RATE, "batch_size": 4, "force_finite": True, **where}
     return list(build_dataloader(config, key="model.train_ds", global_rank=0, world_size=1))
 
@@ -254,7 +254,7 @@ def test_what_are_no_cuts_is_one_line(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_tar_file_with_holes_is_refused(tmp_path: Path) -> None:
-    """GNU tar notes a hole of a file by its length: 1 kB can stand for 64 GB of zeros."""
+    """GNU tar stores a hole by its length: 1 kB can stand for 64 GB of zeros."""
     fields = _shar(tmp_path)
     header = tarfile.TarInfo("clip.wav")
     header.type, header.size = tarfile.GNUTYPE_SPARSE, 512

@@ -1,4 +1,4 @@
-"""A loader that stops anywhere and goes on in a new process gives what it would have given."""
+"""A loader that stops anywhere and resumes in a new process yields the same batches as without the stop."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ITEMS, BATCH = 23, 3
 
 
 class Dice(Dataset[float]):
-    """Every item is a throw of all generators, so that any difference in their states shows."""
+    """Every item is a draw from all generators, so that any difference in their states shows."""
 
     def __init__(self, items: int = ITEMS) -> None:
         self.items = items
@@ -38,7 +38,7 @@ class Dice(Dataset[float]):
 
 
 class UnevenStream(Stream):
-    """The first of two workers is soon done."""
+    """A stream of which the first of two workers has few items."""
 
     def __init__(self) -> None:
         self.dice = Dice()
@@ -63,7 +63,7 @@ class UnevenStream(Stream):
 
 
 class EndlessLooking(UnevenStream):
-    """The same, but nobody knows how many there are."""
+    """The same stream without a length."""
 
     def __len__(self) -> int:
         raise TypeError
@@ -87,7 +87,7 @@ def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
 
 
 def train(loader: ResumableLoader, epochs: range, stop_after: int | None = None) -> Iterator[Any]:
-    """Each batch with a throw of the model's own; a resumed epoch goes on, as Lightning's does."""
+    """Return each batch with a draw by the model; like Lightning, continue a resumed epoch."""
     count = 0
     for epoch in epochs:
         if hasattr(loader.sampler, "set_epoch"):
@@ -100,7 +100,7 @@ def train(loader: ResumableLoader, epochs: range, stop_after: int | None = None)
 
 
 def train_ahead(loader: ResumableLoader, epochs: range, stop_after: int | None = None) -> Iterator[Any]:
-    """As Lightning does without a length: the next batch is there before this one is trained on."""
+    """Request the next batch before the current one is used, as Lightning does without a length."""
     count = 0
     for _ in epochs:
         batches = iter(loader)
@@ -249,7 +249,7 @@ def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixtur
 
 
 class Numbers(Dataset[int]):
-    """Items that say which they are."""
+    """Items that are their own index."""
 
     def __len__(self) -> int:
         return 17
@@ -259,7 +259,7 @@ class Numbers(Dataset[int]):
 
 
 def of_process(kind: str, rank: int, count: int, batch_size: int = 2) -> ResumableLoader:
-    """The loader of one of several processes, as Lightning makes it."""
+    """Return the loader of one of several ranks, as Lightning makes it."""
     data: Any = Numbers()
     if kind == "by duration":
         sampler: Any = DurationBatches(
@@ -335,7 +335,7 @@ def test_another_batch_size_goes_on_with_what_is_left(caplog: pytest.LogCaptureF
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("items", [17, 40])
 def test_with_other_data_an_epoch_restarts(num_workers: int, items: int) -> None:
-    """The place in the old data would skip some utterances and repeat others."""
+    """The position in the old data would skip some utterances and repeat others."""
     torch.manual_seed(1)
     before = ResumableLoader(range(ITEMS), batch_size=BATCH, shuffle=True, collate_fn=list, num_workers=num_workers)
     batches = iter(before)

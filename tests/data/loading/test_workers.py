@@ -1,4 +1,4 @@
-"""Loader processes never outlive the run that they load for."""
+"""Workers never outlive their run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tarred sets in NeMo's layout, written with nothing but `tarfile`: the reader is tested without our own writer."""
+"""Tarred sets in NeMo's layout, written with `tarfile` only, to test the reader without our writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TarredSet:
-    """A tarred set as a configuration names it, and the number of its utterances."""
+    """The paths of a tarred set for a configuration, and the number of its utterances."""
 
     manifest: str
     tars: str
@@ -21,7 +21,7 @@ class TarredSet:
 
 
 def make_tarred_set(manifest: Path, folder: Path, shards: int) -> TarredSet:
-    """Pack the utterances of a manifest, in its order and as many into each shard."""
+    """Pack the utterances of a manifest in order, the same number into each shard."""
     return _pack(_rows(manifest), manifest.parent, folder, shards)
 
 

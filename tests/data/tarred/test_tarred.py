@@ -1,4 +1,4 @@
-"""Tarred sets give the utterances that their manifest names, in NeMo's order, and can stop and go on anywhere."""
+"""Tarred sets yield the utterances of their manifest, in NeMo's order, and can resume anywhere."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def in_buckets(config: dict[str, Any], buckets: list[TarredSet]) -> dict[str, An
 
 @pytest.fixture
 def pack(tmp_path: Path, write_manifest: Callable[..., str]) -> Callable[..., dict[str, Any]]:
-    """A tar file of these members with this manifest, as a configuration."""
+    """Return a configuration of a tar file with these members and this manifest."""
 
     def write(members: Sequence[tuple[str, bytes]], rows: list[dict], **changes: Any) -> dict[str, Any]:
         with tarfile.open(tmp_path / "audio_0.tar", "w") as tar:
@@ -86,7 +86,7 @@ def seed(value: int) -> None:
 
 
 def ids(config: dict[str, Any], **ranks: int) -> list[int]:
-    """What comes, one after the other."""
+    """Return the items of a stream in order."""
     return [int(name) for batch in build_dataloader(config, key=KEY, **ranks) for name in batch.sample_id]
 
 
@@ -357,7 +357,7 @@ def test_buckets_may_have_batch_sizes_of_their_own(
 def test_sets_are_sampled_from_as_files_are(
     config: dict[str, Any], buckets: list[TarredSet], tmp_path: Path, technique: str
 ) -> None:
-    """Without shuffling, a set of files and a tarred set of the same give the same."""
+    """Without shuffling, files and a tarred set of the same files give the same batches."""
     options = {**config, "is_concat": True, "concat_sampling_technique": technique, "concat_sampling_seed": 5}
     options |= {"concat_shuffle": False, "noise_manifest": None}
     if technique == "random":
@@ -383,7 +383,7 @@ def test_sets_are_sampled_from_as_files_are(
 
 
 def steps(loader: Any, epochs: int, stop_after: int | None = None) -> Iterator[Any]:
-    """Train: each batch, with a draw of the model's own."""
+    """Return each batch with a draw by the model."""
     count = 0
     for _ in range(epochs):
         for batch in islice(loader, loader.batches_per_epoch or len(loader)):
