@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.data.loading.shared_arrays import SharedArray
-from nest_ssl.data.manifest_lines import ManifestEntry, Row, Rows, Seconds, line_blocks, parse_block
+from nest_ssl.data.manifest_lines import ManifestEntry, ManifestRow, ManifestRows, Seconds, line_blocks, parse_block
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import ManifestError
 
@@ -99,7 +99,7 @@ class Manifest(Sequence[ManifestEntry]):
     def __getitem__(self, index: int) -> ManifestEntry:  # type: ignore[override]
         if not 0 <= index < len(self):
             raise IndexError(index)
-        row = Row(self.path(index), float(self.durations[index]), float(self._offsets.values[index]))
+        row = ManifestRow(self.path(index), float(self.durations[index]), float(self._offsets.values[index]))
         return row.entry(self.file_of(index), int(self._lines.values[index]))
 
     @property
@@ -160,7 +160,7 @@ class _Columns:
         self.files: list[str] = []
         self.file_ends: list[int] = []
 
-    def extend(self, rows: Rows) -> None:
+    def extend(self, rows: ManifestRows) -> None:
         """Append entries of the file that the next `end_file` names."""
         text = "".join(rows.paths)
         encoded = rows.paths if text.isascii() else [path.encode("utf-8", "surrogatepass") for path in rows.paths]

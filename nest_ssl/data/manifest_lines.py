@@ -38,7 +38,7 @@ class ManifestEntry:
     whole_file: bool = True  # the line has no offset, so it means the whole file
 
 
-class Row(NamedTuple):
+class ManifestRow(NamedTuple):
     """The fields of one line that pre-training uses; NaN for an absent number."""
 
     path: str
@@ -100,7 +100,7 @@ def parse_rows(file: str, key: str) -> Iterator[tuple[int, Any]]:
                 raise ManifestError(f"{file}:{number}: {error}") from None
 
 
-def parse_line(line: bytes) -> Row:
+def parse_line(line: bytes) -> ManifestRow:
     """Return the row of one line; raise ValueError with the reason if it is no manifest entry."""
     return parse_value(parse_json(line))
 
@@ -116,7 +116,7 @@ def parse_json(line: bytes) -> Any:
         raise ValueError(f"not JSON: {reason}; expected one object a line") from None
 
 
-def parse_value(value: Any) -> Row:
+def parse_value(value: Any) -> ManifestRow:
     """Return the row of a line's JSON value; raise ValueError with the reason if it is no manifest entry."""
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")
@@ -135,7 +135,7 @@ def parse_value(value: Any) -> Row:
         raise ValueError(f"orig_sample_rate is {short_repr(rate)}; expected Hz > 0")
     if shard is not None and (type(shard) is not int or not 0 <= shard < 2**31):
         raise ValueError(f"shard_id is {short_repr(shard)}; expected the number of a tar file")
-    return Row(
+    return ManifestRow(
         _BETWEEN_CHANNEL_FILES.join(names),
         math.nan if duration is None else float(duration),
         math.nan if offset is None else float(offset),
@@ -154,7 +154,7 @@ def wrong_time(name: str, value: Any, *, zero: bool) -> str | None:
     return f"{name} is {short_repr(value)}{too_large}; expected seconds {'>=' if zero else '>'} 0"
 
 
-class Rows(NamedTuple):
+class ManifestRows(NamedTuple):
     """Several lines as columns."""
 
     paths: list[str]
@@ -163,13 +163,13 @@ class Rows(NamedTuple):
     shards: np.ndarray
     lines: np.ndarray  # line numbers
 
-    def where(self, wanted: np.ndarray) -> Rows:
+    def where(self, wanted: np.ndarray) -> ManifestRows:
         """Return the rows for which the mask is true."""
         paths = [path for path, is_wanted in zip(self.paths, wanted.tolist(), strict=True) if is_wanted]
-        return Rows(paths, *(column[wanted] for column in self[1:]))
+        return ManifestRows(paths, *(column[wanted] for column in self[1:]))
 
 
-def parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = False) -> Rows:
+def parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = False) -> ManifestRows:
     """Return the rows of a block: all lines at once if possible, else one by one, which finds the bad line.
 
     A line that is no manifest entry raises ManifestError, or is left out with `skip_bad_lines`.
@@ -189,7 +189,7 @@ def parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = Fals
         numbers.append(number)
     paths = [row.path for row in rows]
     durations, offsets, shards = np.array([row[1:] for row in rows], dtype=np.float64).reshape(-1, 3).T
-    return Rows(paths, durations, offsets, shards, np.array(numbers, dtype=np.int64))
+    return ManifestRows(paths, durations, offsets, shards, np.array(numbers, dtype=np.int64))
 
 
 def decode_block(block: bytes) -> list[dict[str, Any]] | None:
@@ -206,7 +206,7 @@ def decode_block(block: bytes) -> list[dict[str, Any]] | None:
     return rows if one_per_line and set(map(type, rows)) == {dict} else None
 
 
-def rows_of_values(first: int, rows: list[dict[str, Any]]) -> Rows | None:
+def rows_of_values(first: int, rows: list[dict[str, Any]]) -> ManifestRows | None:
     """Return the rows of the lines from number `first` on; None if `parse_value` line by line might differ."""
     fields = set().union(*rows)
     if "audio_filename" in fields:
@@ -220,7 +220,7 @@ def rows_of_values(first: int, rows: list[dict[str, Any]]) -> Rows | None:
         return None
     absent = np.full(len(rows), math.nan)
     durations, offsets, _, shards = (absent if column is None else column for column in numbers)
-    return Rows(paths, durations, offsets, shards, np.arange(first, first + len(rows)))
+    return ManifestRows(paths, durations, offsets, shards, np.arange(first, first + len(rows)))
 
 
 def _numbers(rows: list[dict[str, Any]], name: str) -> np.ndarray:

@@ -7,10 +7,9 @@ sums of its blocks are kept: from then on only parts that are used are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +25,18 @@ _FILES_REMEMBERED = 1024  # a minute of noise takes 15 kB
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part: `sound` is positive if it is used, 0 if it is silent; `read` returns float32 or 16-bit samples (S)."""
+class NoisePart:
+    """One part of a noise file: `sound` is positive if it is used, 0 if it is silent."""
 
     sound: int
-    read: Callable[[], np.ndarray]
+    file: AudioFile
+    start: int = 0  # sample
+    stop: int = 0
+    samples: np.ndarray | None = None  # None: not read yet
+
+    def read(self) -> np.ndarray:
+        """Return the samples (S), float32 or 16-bit integers."""
+        return self.file.integers(self.start, self.stop - self.start) if self.samples is None else self.samples
 
 
 @dataclass
@@ -49,17 +55,21 @@ class SummedParts:
         self.sample_rate = sample_rate
         self._remembered = _remembered(file.path, *_version(file.path)) if file.is_16_bit(sample_rate) else None
 
-    def at(self, offset: Seconds, duration: Seconds | None) -> Part:
+    def at(self, offset: Seconds, duration: Seconds | None) -> NoisePart:
         if duration is None or self._remembered is None:
-            return _in_memory(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
+            return self._summed(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
         start = as_frames(offset, self.sample_rate)
         stop = start + as_frames(duration, self.sample_rate)
         sums = self._sums(self._remembered)
         if sums is not None and stop <= sums.length:
-            return Part(sums.sign(self._read, start, stop), partial(self._read, start, stop))
+            return NoisePart(sums.sign(self._read, start, stop), self.file, start, stop)
         samples = self._read(start, stop)
         self._remembered.samples_read += len(samples)
-        return _in_memory(samples)
+        return self._summed(samples)
+
+    def _summed(self, samples: np.ndarray) -> NoisePart:
+        sign = RunningSums(samples).sign(lambda start, stop: samples[start:stop])
+        return NoisePart(sign, self.file, samples=samples)
 
     def _sums(self, remembered: _Remembered) -> RunningSums | None:
         """Return the sums of the whole file, as soon as reading it costs no more than the parts did."""
@@ -80,14 +90,9 @@ class SoundingParts:
         self.file = file
         self.sample_rate = sample_rate
 
-    def at(self, offset: Seconds, duration: Seconds | None) -> Part:
+    def at(self, offset: Seconds, duration: Seconds | None) -> NoisePart:
         samples = self.file.segment(self.sample_rate, offset=offset, duration=duration).samples
-        return Part(int(samples.any()), lambda: samples)
-
-
-def _in_memory(samples: np.ndarray) -> Part:
-    sign = RunningSums(samples).sign(lambda start, stop: samples[start:stop])
-    return Part(sign, lambda: samples)
+        return NoisePart(int(samples.any()), self.file, samples=samples)
 
 
 def _version(path: str) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from nest_ssl.apps.datatools.check_lines import Block, CheckedLine, Rules, check
 from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
-from nest_ssl.data.inspection.overlap import Overlap, Parts, shared_audio
+from nest_ssl.data.inspection.overlap import AudioParts, Overlap, shared_audio
 from nest_ssl.data.manifest_lines import line_blocks
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
@@ -78,7 +78,7 @@ class Findings:
         }
 
 
-Progress = Callable[[int, int, Findings], None]  # bytes of the manifests done, bytes in all, results so far
+Progress = Callable[[int, int, Findings], None]  # bytes (or files) done, in all, and the results so far
 Observer = Callable[[CheckedLine], None]
 
 
@@ -223,9 +223,9 @@ def _overlaps(sources: Sequence[_Source], findings: Findings) -> Iterator[Proble
     offsets, durations = (
         np.concatenate([np.asarray(getattr(source, name)) for source in sources]) for name in ("offsets", "durations")
     )
-    parts = Parts.of(numbers, offsets, durations)
+    parts = AudioParts.of(numbers, offsets, durations)
     for source, first, end in zip(sources[1:], ends, ends[1:], strict=False):
-        own, earlier = (Parts(*(column[some] for column in parts)) for some in (slice(first, end), slice(first)))
+        own, earlier = (AudioParts(*(column[some] for column in parts)) for some in (slice(first, end), slice(first)))
         lines, others = shared_audio(own, earlier)
         if not len(lines):
             continue

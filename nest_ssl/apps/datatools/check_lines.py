@@ -12,7 +12,7 @@ from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
 from nest_ssl.data.inspection.bandwidth import Hertz, measure_bandwidth
 from nest_ssl.data.manifest import stable_hash
-from nest_ssl.data.manifest_lines import ManifestEntry, Row, Seconds, numbered_lines, parse_json, parse_value
+from nest_ssl.data.manifest_lines import ManifestEntry, ManifestRow, Seconds, numbered_lines, parse_json, parse_value
 from nest_ssl.data.paths import real_name
 from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, broken, file_name, length_problem, problem
 from nest_ssl.errors import AudioError
@@ -58,7 +58,7 @@ class ParsedLine(NamedTuple):
     """The JSON value of one line, and its row."""
 
     value: dict[str, Any]
-    row: Row
+    row: ManifestRow
 
 
 @dataclass

@@ -10,14 +10,14 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from nest_ssl.apps.datatools.audio_folder import AudioName, read_folders
-from nest_ssl.apps.datatools.check import Findings, record
+from nest_ssl.apps.datatools.check import Findings, Progress, record
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
 from nest_ssl.apps.datatools.clean_manifests import new_file
 from nest_ssl.apps.datatools.ffmpeg import convert, find_ffmpeg
@@ -29,7 +29,6 @@ from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, NestError
 
 _FILES_AT_ONCE = 16
-Progress = Callable[[int, int, Findings], None]  # files done, files in all, results so far
 
 
 @dataclass(frozen=True)

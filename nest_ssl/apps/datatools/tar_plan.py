@@ -51,7 +51,7 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlannedMember:
     """An utterance in a tar file; `name` has no suffix yet."""
 
     utterance: Utterance
@@ -80,7 +80,7 @@ class Shard:
 
     number: int
     folder: Path
-    parts: list[Part]
+    parts: list[PlannedMember]
 
     @property
     def tar(self) -> Path:
@@ -150,7 +150,8 @@ def plan_shards(utterances: Sequence[Utterance], folder: Path, options: TarOptio
         own = utterances[number * each : (number + 1) * each]
         if options.sort_in_shards:
             own.sort(key=lambda utterance: utterance.duration or 0)
-        yield Shard(number, folder, [Part(utterance, _unused_name(utterance, used), number) for utterance in own])
+        members = [PlannedMember(utterance, _unused_name(utterance, used), number) for utterance in own]
+        yield Shard(number, folder, members)
 
 
 def _unused_name(utterance: Utterance, used: dict[str, int]) -> str:

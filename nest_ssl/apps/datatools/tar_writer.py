@@ -22,7 +22,7 @@ from omegaconf import OmegaConf
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.tar_audio import decode, pack
 from nest_ssl.apps.datatools.tar_plan import (
-    Part,
+    PlannedMember,
     Shard,
     TarOptions,
     Utterance,
@@ -115,7 +115,7 @@ def _ensure(shard: Shard) -> bool:
     return False
 
 
-def _add(tar: tarfile.TarFile, part: Part) -> dict[str, Any]:
+def _add(tar: tarfile.TarFile, part: PlannedMember) -> dict[str, Any]:
     """Add an utterance to the tar file; return its line in the manifest."""
     utterance = part.utterance
     try:
@@ -133,7 +133,7 @@ def _is_there(shard: Shard) -> bool:
     """Return whether a shard is complete: its manifest has the planned lines, and all audio can be read."""
     try:
         rows = [json.loads(line) for line in shard.manifest.read_bytes().splitlines()]
-        if len(rows) != len(shard.parts) or not all(map(Part.has_row, shard.parts, rows)):
+        if len(rows) != len(shard.parts) or not all(map(PlannedMember.has_row, shard.parts, rows)):
             return False
         _verify(str(shard.tar), shard, rows)
     except (OSError, ValueError, NestError):

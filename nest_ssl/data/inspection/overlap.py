@@ -47,7 +47,7 @@ def without_overlap(training: Sequence[str], validation: Sequence[str]) -> str:
     return as_typed(["nest-ssl data check", *training, *validation, "--write-clean", "clean/"])
 
 
-class Parts(NamedTuple):
+class AudioParts(NamedTuple):
     """Parts of audio files as columns: which file, and from when to when."""
 
     files: np.ndarray  # int64 numbers from 0 on
@@ -55,7 +55,7 @@ class Parts(NamedTuple):
     ends: np.ndarray
 
     @classmethod
-    def of(cls, files: np.ndarray, offsets: np.ndarray, durations: np.ndarray) -> Parts:
+    def of(cls, files: np.ndarray, offsets: np.ndarray, durations: np.ndarray) -> AudioParts:
         """Convert seconds; a part without offset begins with its file, one without duration ends with it."""
         starts = np.clip(1000 * np.nan_to_num(offsets), 0, _LAST_MS)
         ends = np.where(np.isnan(durations), _LAST_MS, starts + 1000 * np.nan_to_num(durations))
@@ -71,7 +71,7 @@ class Pairs(NamedTuple):
     others: np.ndarray
 
 
-def shared_audio(parts: Parts, others: Parts) -> Pairs:
+def shared_audio(parts: AudioParts, others: AudioParts) -> Pairs:
     """Return the parts that overlap any of the others in the same file, each with one that it overlaps."""
     order = np.lexsort((others.starts, others.files))
     numbered = others.files[order] << _TIME_BITS
@@ -112,7 +112,7 @@ class _Candidates(NamedTuple):
     which: np.ndarray  # manifest
     lines: np.ndarray  # index in it
     tails: np.ndarray
-    parts: Parts
+    parts: AudioParts
 
     @classmethod
     def of(cls, manifests: Sequence[Manifest], tails: np.ndarray, names: _FileNumbers) -> _Candidates:
@@ -130,7 +130,7 @@ class _Candidates(NamedTuple):
                 in_tar = ~np.isnan(manifest.shards[found])  # members of tar files are parts already cut out
                 offsets.append(np.where(in_tar, np.nan, manifest.offsets[found]))
                 durations.append(manifest.durations[found])
-        parts = Parts.of(*map(np.concatenate, (files, offsets, durations)))
+        parts = AudioParts.of(*map(np.concatenate, (files, offsets, durations)))
         tail = np.concatenate([column.astype(np.uint64) for column in kept])
         return cls(manifests, np.concatenate(which).astype(int), np.concatenate(lines).astype(int), tail, parts)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nest_ssl.data.inspection.overlap import Overlap, Parts, find_overlap, shared_audio
+from nest_ssl.data.inspection.overlap import AudioParts, Overlap, find_overlap, shared_audio
 from nest_ssl.data.manifest import load_manifest
 
 
@@ -39,7 +39,7 @@ def test_parts_are_those_of_a_naive_search() -> None:
         durations = np.array([draw.choice([np.nan, *[draw.randrange(1, 12) / 4] * 19]) for _ in range(count)])
         sides.append((files, offsets, durations))
     train, val = sides
-    found = shared_audio(Parts.of(*val), Parts.of(*train))
+    found = shared_audio(AudioParts.of(*val), AudioParts.of(*train))
 
     def share(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
         ends = [start + (np.inf if np.isnan(length) else length) for _, start, length in (one, other)]
