@@ -60,18 +60,18 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "no_step": ("No step was compared.", "没有比较任何一步。"),
     "settings_differ": (
-        "The two runs were not set up alike: {settings} ({more} more).",
+        "The settings of the two runs differ: {settings} ({more} more).",
         "双方的设置不同：{settings}（另有 {more} 项）。",
     ),
     "other_stream": (
-        "NeMo {version} does not draw the random numbers of NeMo {ours}, which nest_ssl follows: "
+        "NeMo {version} draws other random numbers than NeMo {ours}, which nest_ssl follows: "
         "compare the mathematics with <code>nest-ssl align --replay</code>.",
         "NeMo {version} 的随机数顺序与 nest_ssl 所遵循的 NeMo {ours} 不同："
         "请用 <code>nest-ssl align --replay</code> 比较计算本身。",
     ),
     "curves_part": (
-        "Every recorded step agrees; loss, gradient norm or learning rate parts at step {step}. "
-        "Record that step whole: <code>--save-steps {step}</code>.",
+        "Every recorded step agrees, but loss, gradient norm or learning rate differs from step {step} on. "
+        "Record that step completely: <code>--save-steps {step}</code>.",
         "记录的各步均一致；损失、梯度范数或学习率自第 {step} 步起分开。"
         "请完整记录该步：<code>--save-steps {step}</code>。",
     ),
@@ -87,7 +87,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "更早已有容差内的位差异：{name}（{section}），{absolute}。",
     ),
     "before_layers": (
-        "Before any layer there is a mismatch in {section}: {name}, {absolute}. It may explain all that follows.",
+        "Before any layer there is a mismatch in {section}: {name}, {absolute}. It may explain the later differences.",
         "在所有层之前，{section}中已有不一致：{name}，{absolute}。后面的差异可能由此而来。",
     ),
     "no_layer": (
@@ -108,7 +108,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "在 {steps} 个记录步中，<strong>损失或梯度范数自第 {step} 步起不同</strong>（最大 {worst}）。",
     ),
     "replayed": (
-        "Replay: our model was fed NeMo's batch, weights, mask and dropout. "
+        "Replay: our model used NeMo's batch, weights, mask and dropout. "
         "The mathematics is compared, the random streams are not.",
         "重放：我们的模型使用了 NeMo 的批次、权重、掩码和 dropout。比较的是计算本身，不包括随机数流。",
     ),
@@ -162,7 +162,7 @@ TEXTS: dict[str, tuple[str, str]] = {
         "若 |我方 − NeMo| ≤ {atol} + {rtol} × |NeMo| 则视为一致；图中虚线为 {atol}，线上方的点仍可能因相对部分而一致。",
     ),
     "stripes": (
-        "Stripes are blocks of the model; a bare number is that layer of the encoder.",
+        "Stripes are blocks of the model; a number is a layer of the encoder.",
         "条纹表示模型的各个模块；单独的数字是编码器的层号。",
     ),
     "half_rule": (
@@ -195,7 +195,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "column_shape": ("Shape", "形状"),
     "column_note": ("Note", "说明"),
     "unlisted": (
-        "{count:more row}, not listed: bit-identical, or nearer than those above.",
+        "{count:more row}, not listed: bit-identical, or with smaller differences than those above.",
         "另有 {count} 行未列出：逐位相同，或差异小于以上各行。",
     ),
     "unlisted_identical": ("{count:more row}, all bit-identical, not listed.", "另有 {count} 行未列出，全部逐位相同。"),

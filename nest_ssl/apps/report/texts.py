@@ -157,7 +157,7 @@ TEXTS: dict[str, tuple[str, str]] = {
     "losses_validation": ("Validation loss and accuracy", "验证损失和准确率"),
     "losses_both": ("Losses and accuracies", "损失和准确率"),
     "not_compared_keys": (
-        "{what} are not compared: the runs solve different tasks, or on different data. They differ in {keys}.",
+        "{what} are not compared: the runs solve different tasks or use different data. They differ in {keys}.",
         "{what}不作比较：各次运行的任务或数据不同。不同之处：{keys}。",
     ),
     "not_compared_unknown": (

@@ -130,7 +130,7 @@ def test_runs_that_part_after_the_recorded_steps_are_different(recorded: Path, c
     assert comparison.first_parting is not None
     assert comparison.first_parting.step == 1
     assert "the runs part at step 1: loss " in text_report(comparison)
-    assert "parts at step 1" in render(comparison)
+    assert "learning rate differs from step 1 on" in render(comparison)
 
 
 def test_runs_that_were_set_up_differently_are_told_so(recorded: Path, copied: Path) -> None:
