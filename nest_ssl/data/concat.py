@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from nest_ssl.data.loading.random_states import numpy_state, set_numpy_state
 from nest_ssl.data.loading.stream import Position, Stream, this_worker
 
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
-SAMPLING_TECHNIQUES: tuple[str, ...] = get_args(SamplingTechnique)
 
 
 class ConcatDataset(Stream):

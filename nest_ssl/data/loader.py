@@ -1,4 +1,4 @@
-"""From a `*_ds` node of the configuration to the DataLoader that NeMo would make of it."""
+"""Make the DataLoader that NeMo would make from a `*_ds` node of the configuration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BUCKET_KEYS = ("num_buckets", "bucket_duration_bins", "quadratic_duration")
 def build_dataloader(
     config: Mapping[str, Any], *, key: str, global_rank: int = 0, world_size: int = 1, numerics: Numerics = "exact"
 ) -> DataLoader[Any]:
-    """The loader that a plain, resolved `*_ds` node describes; `key` is the node's dotted name, for the errors.
+    """Return the loader that a plain, resolved `*_ds` node describes; `key` is the node's dotted name, for errors.
 
     There is no `worker_init_fn`: torch itself seeds `random`, NumPy and torch in every worker from the run's seed,
     and those are the streams that NeMo draws from.
@@ -91,7 +91,7 @@ def build_dataloader(
 
 
 def _worker_options(options: LoaderSettings, numerics: Numerics) -> dict[str, Any]:
-    """Options of the DataLoader itself: how batches reach the training. Pinned memory needs a GPU to copy to.
+    """Return the options of the DataLoader itself. Pinned memory is used only with a GPU.
 
     Workers that persist after an epoch save its start, but then their random numbers continue, where NeMo makes and
     seeds new workers for every epoch: `fast` only. Torch's two batches in advance for each worker are enough.
@@ -124,7 +124,7 @@ def _duration_loader(
     numerics: Numerics,
     workers: Mapping[str, Any],
 ) -> DataLoader[Any]:
-    """Batches of at most `batch_duration` seconds, padding included."""
+    """Return a loader of batches of at most `batch_duration` seconds, padding included."""
     for name in ("batch_size", "is_concat", "is_tarred"):
         if getattr(options, name):
             expected = f"nothing beside {options.node}.batch_duration, which makes the batches; set {name}=null"
@@ -184,7 +184,7 @@ def _dataset(
 
 
 def _concat_dataset(options: DataSettings, global_rank: int, world_size: int, numerics: Numerics) -> ConcatDataset:
-    """One dataset for each entry of `manifest_filepath`; an entry may itself name several manifests."""
+    """Make one dataset for each entry of `manifest_filepath`; an entry can itself name several manifests."""
     augmentor = _batch_augmentor(options)
     datasets = [_dataset(options, entry, augmentor, numerics) for entry in entries_of(options.manifest_filepath)]
     return ConcatDataset(
@@ -197,7 +197,7 @@ def _concat_dataset(options: DataSettings, global_rank: int, world_size: int, nu
 
 
 def _concat_options(options: DataSettings, count: int) -> dict[str, Any]:
-    """How to sample from so many sets."""
+    """Return how to sample from `count` sets."""
     probabilities = options.concat_sampling_probabilities
     if probabilities is not None and (
         len(probabilities) != count or not math.isclose(sum(probabilities), 1, abs_tol=1e-6)

@@ -276,7 +276,7 @@ def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
         (["trainer.precision=17"], 2, r"error: trainer: Precision 17 is invalid"),
         (["trainer.strategy=fastest"], 2, r"error: trainer: You selected an invalid strategy name"),
         (["trainer.logger=true"], 2, r"error: trainer.logger: exp_manager makes the loggers"),
-        (["seed=x"], 2, r"error: seed: 'x' is not a whole number"),
+        (["seed=x"], 2, r"error: seed: is 'x'; expected a whole number"),
         (["--config-name=nowhere"], 2, r"error: --config-name: there is no nowhere.yaml in "),
         (
             [*NEMO_CONFIG, "model.train_ds.manifest_filepath=???"],

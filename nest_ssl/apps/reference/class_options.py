@@ -8,10 +8,11 @@ import inspect
 import types
 import typing
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
 
+import yaml
 from torch import Tensor
 
 REQUIRED = "required"
@@ -25,6 +26,8 @@ class Option:
 
     type: str | None = None
     default: str = "null"
+    status: Literal["read", "idle", "refused"] = "read"
+    json: Mapping[str, Any] | None = field(default=None, compare=False)  # JSON Schema, if it says more than the type
 
 
 def of_class(cls: type) -> dict[str, Option]:
@@ -76,7 +79,15 @@ def as_yaml(value: Any) -> str:
         return f"[{', '.join(map(as_yaml, value))}]"
     if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
         return "{}"
-    return '""' if value == "" else str(value)
+    return f'"{value}"' if isinstance(value, str) and not _is_plain(value) else str(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether YAML reads the text as itself without quotes."""
+    try:
+        return yaml.safe_load(text) == text
+    except yaml.YAMLError:
+        return False
 
 
 def same_value(one: str, other: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 
 from nest_ssl.apps.reference.class_options import Option
-from nest_ssl.apps.reference.schema import TRAINER, Schema
+from nest_ssl.apps.reference.nodes import TRAINER, Schema
 from nest_ssl.config import schema as schema_package
 from nest_ssl.errors import NestError
 
@@ -79,6 +79,13 @@ def problems(sections: Sequence[Section], schema: Schema) -> Iterator[str]:
             yield f"{node}.{key}: described, but nothing accepts it"
         elif times > 1:
             yield f"{node}.{key}: described {times} times"
+    for section in sections:
+        options = schema.get(section.node, {})
+        if section.grouped and any(option.status != "read" for option in options.values()):
+            own = [key for row in section.rows if row.same_as is None for key in row.keys if key in options]
+            yield from (
+                f"{section.node}.{key}: described as without effect" for key in own if options[key].status == "read"
+            )
     for node, row in rows:
         for key in row.keys:
             if key in schema.get(node, {}):

@@ -12,26 +12,28 @@ import yaml
 
 from nest_ssl.apps.reference.class_options import REQUIRED, as_yaml, same_value
 from nest_ssl.apps.reference.descriptions import Language, Row, Section, check, read_sections
-from nest_ssl.apps.reference.schema import (
+from nest_ssl.apps.reference.json_schema import render_json_schema
+from nest_ssl.apps.reference.nodes import (
     DATASET,
     OPTIMIZER_NAMES,
     SCHEDULER_NAMES,
     TOP_LEVEL,
+    TRAINER,
     Schema,
-    class_of,
     in_preset,
     read_schema,
+    target_paths,
 )
 from nest_ssl.atomic import atomic_write
-from nest_ssl.config.targets import TARGETS, resolve
 
 PAGES: dict[Language, str] = {"en": "configuration.md", "zh": "configuration.zh.md"}
+JSON_SCHEMAS: dict[Language, str] = {"en": "configuration.schema.json", "zh": "configuration.zh.schema.json"}
 _WORDS = Path(__file__).with_name("page.yaml")
 _VALUES = (OPTIMIZER_NAMES, SCHEDULER_NAMES)  # tables of the values of a key, with the options of each
 
 
 def write_pages(folder: Path) -> list[Path]:
-    """Write the reference in both languages; the files."""
+    """Write the reference and the JSON schema in both languages; return the files."""
     pages = render_pages()
     for name, text in pages.items():
         with atomic_write(folder / name) as temporary:
@@ -43,7 +45,10 @@ def render_pages() -> dict[str, str]:
     """File name -> text."""
     schema, sections = read_schema(), read_sections()
     check(sections, schema)
-    return {name: render(sections, schema, language) for language, name in PAGES.items()}
+    return {
+        **{name: render(sections, schema, language) for language, name in PAGES.items()},
+        **{name: render_json_schema(sections, schema, language) for language, name in JSON_SCHEMAS.items()},
+    }
 
 
 def render(sections: Sequence[Section], schema: Schema, language: Language) -> str:
@@ -75,7 +80,7 @@ class _Page:
         yield f"{'###' if section.sub else '##'} {self._heading(section)}\n"
         if section.intro is not None:
             yield section.intro[self.language].strip() + "\n"
-        paths = [] if section.sub else _target_paths(section.node)
+        paths = [] if section.sub else target_paths(section.node)
         if paths:
             yield f"`_target_`: {', '.join(map(_code, paths))}\n"
         if section.rows:
@@ -104,11 +109,13 @@ class _Page:
             default = row.default[self.language]
         in_file = self._in_file(node, key)
         shown = "" if in_file == default else in_file
-        return [_code(key), _code(row.type or option.type), default, shown, self._meaning(row)]
+        kind = None if node == TRAINER else row.type or option.type  # Lightning documents its own
+        return [_code(key), _code(kind), default, shown, self._meaning(row)]
 
     def _group_cells(self, node: str, row: Row) -> list[str]:
-        types = {self.schema[node][key].type for key in row.keys}
-        accepted = _code(types.pop()) if len(types) == 1 and row.same_as is None else ""
+        options = [self.schema[node][key] for key in row.keys]
+        types = {self.words["any"] if option.status == "idle" else _code(option.type) for option in options}
+        accepted = types.pop() if len(types) == 1 and row.same_as is None else ""
         return [", ".join(map(_code, row.keys)), accepted, self._meaning(row)]
 
     def _value_cells(self, node: str, row: Row) -> list[str]:
@@ -132,14 +139,6 @@ class _Page:
 def _anchor(heading: str) -> str:
     """How GitHub names the place of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
-def _target_paths(node: str) -> list[str]:
-    """Every name under which the classes of a node can be asked for."""
-    written = in_preset(node)
-    if not isinstance(written, Mapping) or "_target_" not in written:
-        return []
-    return [path for path in TARGETS if issubclass(class_of(node), resolve(path, node))]
 
 
 def _written(node: str, key: str) -> str | None:

@@ -9,6 +9,7 @@ from nest_ssl.config.schema.data_kinds import TAR_FILES, WEIGHTED_PATHS, split_p
 from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
 from nest_ssl.config.schema.lhotse import LhotseSettings
 from nest_ssl.config.schema.node import Node, keys_of, read, read_value, wrong
+from nest_ssl.config.schema.run import ModelSettings, OptimizerSettings, RunSettings, ScheduleSettings
 
 __all__ = [
     "TAR_FILES",
@@ -19,7 +20,11 @@ __all__ = [
     "ExperimentSettings",
     "LhotseSettings",
     "LoaderSettings",
+    "ModelSettings",
     "Node",
+    "OptimizerSettings",
+    "RunSettings",
+    "ScheduleSettings",
     "keys_of",
     "read",
     "read_value",

@@ -1,4 +1,4 @@
-"""Kinds of values that only data sets have: names of files, edges of buckets, channels, seeds."""
+"""Kinds of values that only data sets have: paths, boundaries of buckets, channels, seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nest_ssl.config.schema.kinds import MAPPING, TEXT, Kind, is_number
 
 
 def split_paths(value: str | Sequence) -> list[str]:
-    """Flatten what a configuration may say: one path, several separated by commas, or (nested) lists of those."""
+    """Flatten a configuration value: one path, several separated by commas, or (nested) lists of those."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return [path for part in value for path in split_paths(part)]
@@ -38,7 +38,7 @@ def _is_path_list(value: Any) -> bool:
 
 
 def _is_weighted(entry: Any) -> bool:
-    """`path`, `[path]` or `[path, weight]`, where null is no weight."""
+    """Return whether an entry is `path`, `[path]` or `[path, weight]`; null is no weight."""
     if isinstance(entry, (list, tuple)) and len(entry) in (1, 2):
         return _is_path(entry[0]) and (len(entry) == 1 or entry[1] is None or is_number(entry[1]))
     return _is_path(entry)
@@ -81,7 +81,13 @@ CHANNEL = Kind(
     lambda value: value == "average" or type(value[0] if _is_single(value) else value) is int,
     "a channel number from 0 on, `average`, or null for files of one channel",
     "int | average | list",
-    {"anyOf": [{"type": "integer"}, {"const": "average"}, {"type": "array", "items": {"type": "integer"}}]},
+    {
+        "anyOf": [
+            {"type": "integer"},
+            {"const": "average"},
+            {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 1},
+        ]
+    },
 )
 SHARD_SEED = Kind(
     lambda value: value in ("randomized", "trng") or (type(value) is int and value >= 0),

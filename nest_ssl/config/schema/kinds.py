@@ -1,4 +1,4 @@
-"""What a value of a configuration can be: a kind checks it, and describes itself in errors, tables and JSON Schema."""
+"""Kinds of values. A kind checks a value, and gives its own description for errors, tables and JSON Schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Kind:
-    """A set of values; null does not belong to it."""
+    """The values that a key can have, besides null."""
 
     accepts: Callable[[Any], bool]
     expected: str  # in errors: "a whole number >= 1"
@@ -22,7 +22,7 @@ class Kind:
 
 
 def whole(at_least: int | None = None) -> Kind:
-    """A whole number; true and false are none."""
+    """A whole number; true and false are not numbers."""
     if at_least is None:
         return Kind(lambda value: type(value) is int, "a whole number", "int", {"type": "integer"})
     return Kind(
@@ -34,7 +34,7 @@ def whole(at_least: int | None = None) -> Kind:
 
 
 def number(above: float | None = None, infinite: bool = False) -> Kind:
-    """A number; with a bound, a finite one unless `infinite`."""
+    """A number; with a bound it must be finite, unless `infinite`."""
     if above is None:
         return Kind(is_number, "a number", "float", {"type": "number"})
     return Kind(
@@ -68,11 +68,10 @@ FLAG = Kind(lambda value: type(value) is bool, "true or false", "bool", {"type":
 TEXT = Kind(lambda value: isinstance(value, str), "text", "str", {"type": "string"})
 MAPPING = Kind(lambda value: isinstance(value, Mapping), "keys below it", "mapping", {"type": "object"})
 LIST = Kind(lambda value: isinstance(value, (list, tuple)), "a list", "list", {"type": "array"})
-ANY = Kind(lambda value: True, "any value", "any")
 
 
 def kind_of(hint: Any, at_least: int | None = None, above: float | None = None) -> Kind | None:
-    """The kind that a type declares, null aside; None for a type beyond YAML's plain values and their choices."""
+    """Return the kind of a type, without null; None for types other than plain values and choices of them."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return choice(typing.get_args(hint))
@@ -84,10 +83,10 @@ def kind_of(hint: Any, at_least: int | None = None, above: float | None = None) 
 
 
 def allows_null(hint: Any) -> bool:
-    """Whether null is a value of the type."""
+    """Return whether null is a value of the type."""
     return hint is types.NoneType or types.NoneType in typing.get_args(hint)
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number; true and false are none."""
+    """Return whether a value is a number; true and false are not."""
     return type(value) in (int, float)

@@ -17,10 +17,10 @@ _OFF: tuple[Any, ...] = (None, False, "", [], {})
 
 @dataclass(frozen=True)
 class Refused:
-    """A key of NeMo's that does nothing here: `reason` says what to do instead of switching it on."""
+    """A key of NeMo that is not supported: an error gives the `reason`, or what to use instead."""
 
     reason: str = "leave it out"
-    off: tuple[Any, ...] = _OFF  # values with which it does nothing in NeMo either
+    off: tuple[Any, ...] = _OFF  # accepted: with these values NeMo does nothing either
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Setting:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the configuration: a subclass declares each key as a field, and names the keys that do nothing.
+    """A node of the configuration: a subclass declares each key as a field, and lists the keys without effect.
 
-    A subclass with a field `node` gets the dotted name of the node, for errors that concern several keys.
+    If a subclass has a field `node`, `read` stores the node's dotted name there, for errors about several keys.
     """
 
-    IDLE: ClassVar[tuple[str, ...]] = ()  # keys of NeMo's that are accepted and change nothing
+    IDLE: ClassVar[tuple[str, ...]] = ()  # keys of NeMo that are accepted, without effect
     REFUSED: ClassVar[Mapping[str, Refused]] = {}
     WITH: ClassVar[str] = ""  # in errors: where these keys apply
 
@@ -54,7 +54,7 @@ def setting(
     at_least: int | None = None,
     above: float | None = None,
 ) -> Any:
-    """A key: its default (none: required), and what its type does not say: bounds, or a kind in place of the type's."""
+    """Declare a key: its default (without one it is required), and the bounds or kind that its type does not state."""
     metadata = {"kind": kind, "at_least": at_least, "above": above}
     if factory is not None:
         return dataclasses.field(default_factory=factory, metadata=metadata)
@@ -62,18 +62,18 @@ def setting(
 
 
 def settings_of(cls: type[Node]) -> dict[str, Setting]:
-    """The keys of a node that are read."""
+    """Return the keys of a node that have an effect."""
     hints = typing.get_type_hints(cls)
     return {field.name: _setting(field, hints[field.name]) for field in dataclasses.fields(cls) if field.name != "node"}
 
 
 def keys_of(cls: type[Node]) -> list[str]:
-    """Every key that a node can have, also those that do nothing."""
+    """Return every key that a node accepts or refuses by name, also those without effect."""
     return [*settings_of(cls), *cls.IDLE, *(name for name in cls.REFUSED if "." not in name)]
 
 
 def read(cls: type[AnyNode], config: Mapping[str, Any], node: str) -> AnyNode:
-    """The values of the node with this dotted name; an unknown key or a value that its key cannot have is refused."""
+    """Read the node with this dotted name; refuse an unknown key and a value that its key cannot have."""
     refuse_unknown(config, keys_of(cls), node, more=cls.WITH)
     for name, refused in cls.REFUSED.items():
         value = _lookup(config, name)
@@ -84,12 +84,12 @@ def read(cls: type[AnyNode], config: Mapping[str, Any], node: str) -> AnyNode:
 
 
 def read_value(cls: type[Node], config: Mapping[str, Any], name: str, node: str) -> Any:
-    """The value of a single key."""
+    """Read a single key, whatever the others are."""
     return _value(settings_of(cls)[name], config, node)
 
 
 def check_values(config: Mapping[str, Any], hints: Mapping[str, Any], node: str) -> None:
-    """Refuse a value that the type of its argument does not allow; types beyond YAML's plain values are not judged."""
+    """Refuse a value that the type of its argument does not allow; types that YAML cannot write are not checked."""
     for name, value in config.items():
         kind = kind_of(hints.get(name))
         if kind is None or (value is None and allows_null(hints[name])):
@@ -99,19 +99,19 @@ def check_values(config: Mapping[str, Any], hints: Mapping[str, Any], node: str)
 
 
 def wrong_value(node: str, name: str, value: Any, kind: Kind) -> ConfigError:
-    """The error for a value that its key cannot have."""
+    """Return the error for a value that its key cannot have."""
     suggestion = nearest(str(value), kind.choices) if kind.choices else ""
     return wrong(node, name, value, f"{kind.expected}{suggestion}")
 
 
 def wrong(node: str, name: str, value: Any, expected: str) -> ConfigError:
-    """The error for a value that is not what was expected, or that is missing."""
+    """Return the error for a value that is missing or is not what was expected."""
     found = "is missing" if value is None else f"is {value!r}"
     return ConfigError(f"{dotted(node, name)}: {found}; expected {expected}")
 
 
 def dotted(node: str, name: str) -> str:
-    """The full name of a key; the top level of a configuration has no name."""
+    """Return the full name of a key; the top level of a configuration has no name."""
     return f"{node}.{name}" if node else name
 
 
@@ -135,7 +135,7 @@ def _value(key: Setting, config: Mapping[str, Any], node: str) -> Any:
     if value is None and key.default is not MISSING:
         return key.default() if callable(key.default) else key.default
     if key.kind is TEXT and key.null and type(value) in (int, float):
-        return str(value)  # a name or version that looks like a number is text all the same
+        return str(value)  # a name or version that looks like a number
     if not key.kind.accepts(value):
         raise wrong_value(node, key.name, value, key.kind)
     return value

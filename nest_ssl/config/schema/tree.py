@@ -1,4 +1,4 @@
-"""Which keys a configuration can have, and the refusal of all others by naming the nearest one that exists."""
+"""The keys of a whole configuration; any other key is refused, and the error names the nearest one that exists."""
 
 from __future__ import annotations
 
@@ -10,22 +10,18 @@ from lightning.pytorch import Trainer
 from nest_ssl.config.schema.data import DataSettings
 from nest_ssl.config.schema.experiment import ExperimentSettings
 from nest_ssl.config.schema.lhotse import LhotseSettings
-from nest_ssl.config.schema.node import Node, check_values, keys_of, settings_of
+from nest_ssl.config.schema.node import Node, check_values, keys_of, read, settings_of
+from nest_ssl.config.schema.run import ModelSettings, RunSettings
 from nest_ssl.config.suggestions import suggestion
 from nest_ssl.config.targets import arguments_of, resolve
 from nest_ssl.errors import ConfigError
-from nest_ssl.model.build import MODEL_KEYS, PARTS
+from nest_ssl.model.build import PARTS
 
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
 Keys = Mapping[str, "Keys | None"]
 
-_TOP_LEVEL = (
-    *("name", "seed"),
-    *("output_dir", "save_steps", "save_layers", "save_half", "save_max_gb"),  # of recordings
-    *("init_from_nemo_model", "init_from_pretrained_model", "init_from_ptl_ckpt", "init_strict"),
-)
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
-# by nest_ssl/training/optim, which knows the options of each optimiser and schedule
+# names to suggest; nest_ssl/training/optim checks them, which knows the options of each optimiser and schedule
 _CHECKED_LATER = (
     *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
     *(f"model.optim.sched.{name}" for name in ("name", "warmup_steps", "warmup_ratio", "min_lr", "max_steps")),
@@ -34,7 +30,10 @@ _NOT_FROM_A_FILE = ("callbacks", "plugins")
 
 
 def check_keys(config: Mapping[str, Any]) -> None:
-    """Refuse the first key of the resolved configuration that nothing reads, and trainer values of a wrong type."""
+    """Refuse the first key of the resolved configuration that is not known, and values of a wrong type.
+
+    The values of other nodes are checked when the part that they describe is made.
+    """
     known = known_keys(config)
     _check_node(config, known, prefix="", everywhere=[*_dotted(known), *_CHECKED_LATER])
     trainer = config.get("trainer") or {}
@@ -44,13 +43,15 @@ def check_keys(config: Mapping[str, Any]) -> None:
     if isinstance(trainer.get("logger"), list | Mapping):
         raise ConfigError("trainer.logger: cannot be described in a configuration; expected true or false")
     check_values(trainer, get_type_hints(Trainer.__init__), "trainer")
+    for cls, node, name in ((RunSettings, config, ""), (ModelSettings, config.get("model") or {}, "model")):
+        read(cls, {key: node[key] for key in keys_of(cls) if key in node}, name)
 
 
 def known_keys(config: Mapping[str, Any]) -> Keys:
-    """The tree of valid keys; what the classes take depends on the `_target_`s of this configuration."""
+    """Return the tree of valid keys; those of classes depend on the `_target_`s of this configuration."""
     model = config.get("model")
     return {
-        **_leaves(_TOP_LEVEL),
+        **_leaves(keys_of(RunSettings)),
         "model": _model_keys(model if isinstance(model, Mapping) else {}),
         "trainer": _leaves(arguments_of(Trainer)),
         "exp_manager": _declared_keys(ExperimentSettings),
@@ -60,7 +61,7 @@ def known_keys(config: Mapping[str, Any]) -> Keys:
 def _model_keys(model: Mapping[str, Any]) -> Keys:
     parts = {name: _class_keys(model[name], f"model.{name}") for name in PARTS if isinstance(model.get(name), Mapping)}
     datasets = {name: _dataset_keys(model.get(name), f"model.{name}") for name in _DATASETS}
-    return {**datasets, **parts, **_leaves(MODEL_KEYS - datasets.keys() - parts.keys())}
+    return {**_leaves([*keys_of(ModelSettings), *PARTS]), **datasets, **parts}
 
 
 def _dataset_keys(node: Any, key: str) -> Keys:

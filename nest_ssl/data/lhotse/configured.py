@@ -1,9 +1,9 @@
-"""lhotse as the engine of the data: from a `*_ds` node with `use_lhotse: true` to the loader that NeMo makes of it.
+"""Make the loader that NeMo makes from a `*_ds` node with `use_lhotse: true`.
 
-The options, their defaults and their order are those of NeMo's lhotse configuration; what pre-training has no use for
-is refused by name. Three things differ, each so that a run can be repeated and resumed: buckets are filled by the
-sampler itself and not by a thread beside it (`concurrent_bucketing`), `shard_seed: trng` orders the data by the seed of
-the run and not by the system's random numbers, and without loader processes every rank has an order of its own.
+The options and their defaults are those of NeMo's lhotse configuration; options that pre-training does not need are
+refused by name. Three things differ, so that a run can be repeated and resumed: the sampler itself fills the buckets
+instead of a thread (`concurrent_bucketing`), `shard_seed: trng` uses the seed of the run instead of the system's random
+numbers, and without workers every rank has its own order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nest_ssl.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-_UNTOUCHED = random.Random(0).getstate()[1][0]  # what lhotse takes for "randomized" outside of loader processes
+_UNTOUCHED = random.Random(0).getstate()[1][0]  # lhotse's seed for "randomized" outside of workers
 
 
 def seed_as_nemo_does(settings: Mapping[str, Any]) -> None:
@@ -50,7 +50,7 @@ def build_lhotse_loader(
     batch_augmentor: BatchAugmentor | None,
     workers: Mapping[str, Any],
 ) -> CutLoader:
-    """The loader of a node; `workers` are the options of any DataLoader."""
+    """Return the loader of a node; `workers` are the options of the DataLoader itself."""
     if importlib.util.find_spec("lhotse") is None:
         raise ConfigError(f'{options.node}.use_lhotse: lhotse is not installed; pip install "nest_ssl[lhotse]"')
     if options.defer_setup:
@@ -80,7 +80,7 @@ def build_lhotse_loader(
 def _stream_loader(
     options: LhotseSettings, stream: CutStream, rank: int, world_size: int, workers: Mapping[str, Any]
 ) -> CutLoader:
-    """Workers that persist from epoch to epoch, each seeded by its number and rank, as lhotse does."""
+    """Return a loader whose workers persist between epochs, each seeded by its number and rank, as in lhotse."""
     processes = max(options.num_workers, 1) * world_size
     if stream.seeds.same and processes > 1:
         log.warning(
@@ -96,7 +96,7 @@ def _stream_loader(
 
 
 def _sampler(options: LhotseSettings, source: CutSource, seed: int, rank: int, world_size: int) -> Any:
-    """lhotse's sampler over the cuts that are wanted."""
+    """Return lhotse's sampler for the cuts within the duration limits."""
     from lhotse.dataset import DynamicBucketingSampler, DynamicCutSampler
     from lhotse.dataset.sampling.base import TimeConstraint
 
@@ -145,7 +145,7 @@ def _sampler(options: LhotseSettings, source: CutSource, seed: int, rank: int, w
 
 
 def _seeds(options: LhotseSettings, rank: int) -> ProcessSeeds:
-    """What orders the data: `shard_seed`, which may be a number, `randomized` or, for the seed of the run, `trng`."""
+    """Return the seeds of the data order; `shard_seed` is a number, `randomized`, or `trng` for the run's seed."""
     value = options.shard_seed
     if isinstance(value, int):
         return ProcessSeeds(value, alone=value, rank=0, same=True)
@@ -161,7 +161,7 @@ def _seed_process(seed: int) -> None:
 
 
 class _SeedWorker:
-    """lhotse seeds a loader process by its number and rank where the data is a stream."""
+    """Seeds a worker by its number and rank, as lhotse does for streams."""
 
     def __init__(self, seed: int, rank: int, init: Callable[[int], None] | None) -> None:
         self.seed = seed

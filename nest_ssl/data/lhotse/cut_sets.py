@@ -1,7 +1,7 @@
 """Utterances as lhotse's cuts: from NeMo manifests, cut sets and Shar folders, in the order that NeMo reads them.
 
-A cut is a part of a recording with its duration, and no samples until it is loaded. lhotse itself is an optional
-library and is imported where it is used.
+A cut is a part of a recording with its duration; its samples are not loaded yet. lhotse is an optional library and is
+imported where it is used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from nest_ssl.data.tarred.shards import expand_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.regular_file import why_not_regular
 
-MOST_REJECTED_IN_A_ROW = 1_000_000  # an endless stream of which nothing is kept would be read for ever
+MOST_REJECTED_IN_A_ROW = 1_000_000  # an endless stream without a usable cut would be read for ever
 
 
 @dataclass
 class CutSource:
-    """Cuts and what decides their order: `shuffled` parts have a `seed` and count their passes in `epoch`.
+    """Cuts, and the parts that determine their order: `shuffled` parts have a `seed` and count their passes in `epoch`.
 
-    `in_workers` says that reading a cut reads its audio too, so that each loader process reads for itself; `endless`
-    that the cuts begin anew where they end.
+    `in_workers`: reading a cut reads its audio too, so each worker reads for itself. `endless`: the cuts repeat.
     """
 
     cuts: Iterable[Cut]
@@ -39,13 +38,13 @@ class CutSource:
     endless: bool = False
 
     def use_seed(self, seed: int) -> None:
-        """Order everything by this number."""
+        """Set the seed of every part."""
         for part in (*self.shuffled, *self.mixed):
             part.seed = seed
 
     @property
     def passes(self) -> list[int]:
-        """How often each part was read."""
+        """How often each part has been read."""
         return [part.epoch for part in self.shuffled]
 
     @passes.setter
@@ -55,7 +54,7 @@ class CutSource:
 
 
 def read_cuts(options: LhotseSettings, seed: int) -> CutSource:
-    """The cuts that a node names by `shar_path`, `cuts_path` or `manifest_filepath`, the first of them that is set."""
+    """Return the cuts of `shar_path`, `cuts_path` or `manifest_filepath`, the first of these that is set."""
     if options.shar_path is not None:
         return _read_shar(options, options.shar_path, seed)
     if options.cuts_path is not None:
@@ -66,7 +65,7 @@ def read_cuts(options: LhotseSettings, seed: int) -> CutSource:
 
 
 class PreparedCuts:
-    """Cuts as training takes them: of one rate, of one channel if it is said which, and within the duration limits."""
+    """Cuts for training: resampled, with one channel if one is chosen, and within the duration limits."""
 
     def __init__(
         self,
@@ -120,7 +119,7 @@ class PreparedCuts:
 
 
 def _read_manifests(options: LhotseSettings, value: Any, seed: int) -> CutSource:
-    """A manifest alone is read once an epoch; of a list, an endless mixture is drawn, by the lines of each."""
+    """Read a single manifest once per epoch; mix a list without end, weighted by the number of lines."""
     several = isinstance(value, (list, tuple))
     weighted = [_weighted(entry) for entry in (value if several else [value])]
     key = f"{options.node}.manifest_filepath"
@@ -137,7 +136,7 @@ def _read_manifests(options: LhotseSettings, value: Any, seed: int) -> CutSource
 
 
 def _read_shar(options: LhotseSettings, value: Any, seed: int) -> CutSource:
-    """A Shar folder, several that are mixed by the number of their cuts, or shards named field by field."""
+    """Read a Shar folder, several that are mixed by their number of cuts, or shards listed by field."""
     from lhotse.shar import LazySharIterator
 
     from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
@@ -183,7 +182,7 @@ def _read_cut_set(options: LhotseSettings, path: str) -> CutSource:
 def _mixture(
     sources: Sequence[Any], weights: Sequence[float], seed: int, finite: bool, in_workers: bool = False
 ) -> CutSource:
-    """One stream of several, each by its weight, without an end unless `finite`."""
+    """Mix sources by weight into one stream, endless unless `finite`."""
     from lhotse.lazy import LazyIteratorMultiplexer, LazyRepeater
 
     streams = list(sources) if finite else [LazyRepeater(part, preserve_id=True) for part in sources]
@@ -194,7 +193,7 @@ def _mixture(
 
 
 def _weighted(entry: Any) -> tuple[str, float | None]:
-    """A path and its weight in the mixture, None for as many as it holds: `path`, `[path]` or `[path, weight]`."""
+    """Return the path and weight of `path`, `[path]` or `[path, weight]`; None weights it by its number of cuts."""
     if isinstance(entry, str):
         return entry, None
     return entry[0], entry[1] if len(entry) == 2 else None
@@ -219,7 +218,7 @@ def _shar_field(paths: Any, key: str) -> list[str]:
 
 
 def _with_full_paths(cut: Cut, folder: str) -> Cut:
-    """Relative paths of a cut set are looked up beside it."""
+    """Resolve the relative paths of a cut set against its folder."""
     for track in getattr(cut, "tracks", ()):
         _with_full_paths(track.cut, folder)
     for source in _sources(cut):

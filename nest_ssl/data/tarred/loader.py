@@ -1,4 +1,4 @@
-"""From a `*_ds` node with `is_tarred` to its loader: sets, buckets and weights as NeMo understands them."""
+"""Make the loader of a `*_ds` node with `is_tarred`: sets, buckets and weights have NeMo's meaning."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _MOST_RANDOM_SEED = 30000  # NeMo's
 
 
 class TarredLoader(ResumableLoader):
-    """A loader that gives as many batches on every rank: as NeMo would, or as the rank with the fewest has."""
+    """A loader with the same number of batches on every rank: NeMo's number, or that of the rank with the fewest."""
 
-    agreed: int | None = None  # where there are several ranks
+    agreed: int | None = None  # set if there are several ranks
 
     def __len__(self) -> int:
         return super().__len__() if self.agreed is None else self.agreed
@@ -42,7 +42,7 @@ def build_tarred_loader(
     global_rank: int,
     world_size: int,
 ) -> TarredLoader:
-    """`make` gives the utterances of manifests, `concat_options` how to sample from so many sets."""
+    """Return the loader; `make` reads manifests, `concat_options` returns how to sample from a number of sets."""
     sets = _Sets(options, make, batch_size, global_rank, world_size)
     stream = sets.concatenated(concat_options) if options.is_concat else sets.single()
     loader = TarredLoader(
@@ -60,7 +60,7 @@ def build_tarred_loader(
 
 
 def agreed_batches(stream: ShardedStream, batch_size: int, drop_last: bool, workers: int, world_size: int) -> int:
-    """Batches of every rank: its part of all, as NeMo counts them, but not more than any of the ranks has."""
+    """Return the batches per rank: its share, as NeMo counts it, but at most what the rank with the fewest has."""
     whole = math.floor if drop_last else math.ceil
     shares = [
         sum(whole(stream.items_of(rank, worker, workers) / batch_size) for worker in range(workers))
@@ -69,7 +69,7 @@ def agreed_batches(stream: ShardedStream, batch_size: int, drop_last: bool, work
     agreed = min(math.ceil(len(stream) / world_size / batch_size), *shares)
     if max(shares) > min(shares):
         log.warning(
-            "shards are uneven: the processes have %d to %d batches, and each gives %d of them",
+            "shards are uneven: the processes have %d to %d batches, and each uses %d of them",
             *(min(shares), max(shares), agreed),
         )
     return agreed
@@ -97,11 +97,11 @@ class _Sets:
         self.shuffle_n = shuffle_n if options.shuffled else 0
 
     def single(self) -> ShardedStream:
-        """One set, in buckets if there are several."""
+        """Return one set, a chain of buckets if there are several."""
         return self._chain(self.options.manifest_filepath, self.options.tarred_audio_filepaths)
 
     def concatenated(self, concat_options: Callable[[int], dict[str, Any]]) -> ConcatStream:
-        """One set for each entry of the lists of manifests and tar files; an entry may be in buckets."""
+        """Mix one set for each entry of the lists of manifests and tar files; an entry can have buckets."""
         options = self.options
         if options.bucketing_batch_size is not None:
             raise options.wrong("bucketing_batch_size", f"null beside {options.node}.is_concat")
@@ -137,7 +137,7 @@ class _Sets:
         used = len({number for rank in range(self.world_size) for number in self._share(len(shards), rank)})
         if used < len(shards) and self.global_rank == 0:
             log.warning(
-                "%s: %d shards cannot be shared out evenly among %d processes: %d are left out",
+                "%s: %d shards cannot be divided evenly among %d processes: %d are not read",
                 *(tar_key, len(shards), self.world_size, len(shards) - used),
             )
         for number in self._share(len(shards), self.global_rank):
@@ -155,14 +155,14 @@ class _Sets:
         return share_of(count, self.options.tarred_shard_strategy, rank, self.world_size, worker=0, workers=1)
 
     def _seed_of_orders(self) -> int | None:
-        """Of the order of buckets: the same on all ranks, or not; the draw is NeMo's."""
+        """Return the seed of the order of buckets, the same on all ranks or not; it is drawn as in NeMo."""
         strategy = self.options.bucketing_strategy
         if strategy == "fully_randomized":
             return random.randint(0, _MOST_RANDOM_SEED) + self.global_rank
         return _SYNCED_SEED if strategy == "synced_randomized" else None
 
     def _batch_sizes(self, weights: list[int]) -> list[int] | None:
-        """Of each listed bucket; a number is that of the last one, and those before have multiples of it."""
+        """Return the batch size of each listed bucket; a single number is the last one's, others have multiples."""
         options, size = self.options, self.options.bucketing_batch_size
         if size is None:
             return None
@@ -181,7 +181,7 @@ class _Sets:
 
 
 def _buckets(value: Any) -> list[list[str]]:
-    """What a node may say: paths (in a string, separated by commas, or in a list) of one bucket, or a list of such."""
+    """Return the paths of each bucket: a string or a list of paths is one bucket, a list of those is several."""
     if isinstance(value, str) or all(isinstance(path, str) for path in value):
         return [split_paths(value)]
     return [split_paths(paths) for paths in value]

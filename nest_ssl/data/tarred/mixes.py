@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from nest_ssl.data.concat import Choices, SamplingTechnique, choice_probabilitie
 from nest_ssl.data.loading.stream import Position, this_worker
 from nest_ssl.data.tarred.dataset import ShardedStream
 from nest_ssl.errors import ShardError
-
-BucketingStrategy = Literal["fixed_order", "synced_randomized", "fully_randomized"]
-BUCKETING_STRATEGIES: tuple[str, ...] = get_args(BucketingStrategy)
 
 
 class BucketChain(ShardedStream):

@@ -6,13 +6,12 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 from nest_ssl.errors import ConfigError
 
 Item = TypeVar("Item")
 ShardStrategy = Literal["scatter", "replicate"]
-SHARD_STRATEGIES: tuple[str, ...] = get_args(ShardStrategy)
 
 # shells and job schedulers interpret braces, so NeMo also accepts _OP_ and _CL_
 _RANGE = re.compile(r"(?:\{|\(|\[|<|_OP_)(\d+)\.\.(\d+)(?:\.\.(\d+))?(?:\}|\)|\]|>|_CL_)|\{([^{}]*,[^{}]*)\}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn, optim
 
+from nest_ssl.config.schema import OptimizerSettings, keys_of
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.training.optim.known_options import read_options
 
@@ -28,8 +29,6 @@ _ONLY_IN_NEMO = (
     *("novograd", "adafactor", "adan", "lamb"),
     *("fused_adam", "distributed_fused_adam", "megatron_fused_adam"),
 )
-SHARED_KEYS = ("name", "_target_", "sched")
-DEFAULT_OPTIMIZER = "adam"  # NeMo's default
 
 
 def parameter_groups(
@@ -53,7 +52,7 @@ def build_optimizer(
     """Return the optimizer that the `optim` node names, for parameters or groups of them; `sched` is ignored."""
     cls = _optimizer_class(config, key)
     known = list(optimizer_options(cls))
-    options = read_options(_without(config, SHARED_KEYS), known, cls.__name__, key)
+    options = read_options(_without(config, keys_of(OptimizerSettings)), known, cls.__name__, key)
     if options.get("lr") is None:
         raise ConfigError(f"{key}.lr: missing; give the learning rate")
     if isinstance(options["lr"], str):
@@ -83,7 +82,7 @@ def _optimizer_class(config: Mapping[str, Any], key: str) -> type[optim.Optimize
         if target not in TARGETS:
             raise ConfigError(f"{key}._target_: {target!r} is not a known optimiser{nearest(str(target), TARGETS)}")
         return TARGETS[target]
-    name = config.get("name") or DEFAULT_OPTIMIZER
+    name = config.get("name") or OptimizerSettings.name
     if name in _ONLY_IN_NEMO:
         raise ConfigError(f"{key}.name: {name!r} exists in NeMo only; use 'adamw'")
     if name not in OPTIMIZERS:
@@ -99,5 +98,5 @@ def _typed_group(entry: Any, known: list[str], cls: type[optim.Optimizer], key: 
     return {"params": entry["params"], **options}
 
 
-def _without(config: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _without(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in names}

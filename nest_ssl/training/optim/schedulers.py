@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.optim import Optimizer, lr_scheduler
 
+from nest_ssl.config.schema import ScheduleSettings, keys_of
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.training.optim import schedules
 from nest_ssl.training.optim.known_options import read_options
@@ -39,9 +40,7 @@ TORCH_SCHEDULERS: dict[str, type] = {
         lr_scheduler.CyclicLR,
     )
 }
-DEFAULT_MONITOR = "val_loss"
 _STEPPED_EACH_EPOCH = ("ExponentialLR", "ReduceLROnPlateau")
-SHARED_KEYS = ("name", "monitor", "reduce_on_plateau", "max_steps")  # `max_steps` belongs to the whole run
 _NOT_FROM_CONFIG = ("self", "optimizer", "max_steps", "scale_fn")
 
 
@@ -71,7 +70,7 @@ def build_scheduler(
         "scheduler": scheduler,
         "interval": "epoch" if name in _STEPPED_EACH_EPOCH else "step",
         "frequency": 1,
-        "monitor": config.get("monitor") or DEFAULT_MONITOR,
+        "monitor": config.get("monitor") or ScheduleSettings.monitor,
         "reduce_on_plateau": isinstance(scheduler, lr_scheduler.ReduceLROnPlateau),
     }
 
@@ -88,7 +87,7 @@ def scheduler_options(cls: type) -> dict[str, inspect.Parameter]:
 
 def _options(cls: type, config: Mapping[str, Any], key: str) -> dict[str, Any]:
     known = scheduler_options(cls)
-    given = {name: value for name, value in config.items() if name not in SHARED_KEYS}
+    given = {name: value for name, value in config.items() if name not in keys_of(ScheduleSettings)}
     options = read_options(given, known, cls.__name__, key)
     for name, parameter in known.items():
         if parameter.default is parameter.empty and options.get(name) is None:

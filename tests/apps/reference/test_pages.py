@@ -12,8 +12,8 @@ import pytest
 
 from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.descriptions import Section, check, problems
+from nest_ssl.apps.reference.nodes import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
 from nest_ssl.apps.reference.pages import PAGES, render, render_pages
-from nest_ssl.apps.reference.schema import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
 from nest_ssl.config.targets import TARGETS
 from nest_ssl.errors import NestError
 

@@ -7,14 +7,14 @@ import multiprocessing
 import random
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
-from nest_ssl.data.concat import SAMPLING_TECHNIQUES, ConcatDataset
+from nest_ssl.data.concat import ConcatDataset, SamplingTechnique
 from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
 from nest_ssl.data.loading.elastic_resume import RESTART
 from nest_ssl.data.loading.random_states import get_random_states, set_random_states
@@ -80,7 +80,7 @@ def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
         loader = ResumableLoader(UnevenStream(), batch_size=BATCH, **options)
         loader.batches_per_epoch = 6 if num_workers else 5  # 1 + 5
         return loader
-    if kind in SAMPLING_TECHNIQUES:
+    if kind in get_args(SamplingTechnique):
         parts: Any = [Dice(9), Dice(4), Dice(10)]
         return ResumableLoader(ConcatDataset(parts, sampling_technique=kind), batch_size=BATCH, **options)
     return ResumableLoader(Dice(), batch_size=BATCH, shuffle=kind == "shuffled", **options)

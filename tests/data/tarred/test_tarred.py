@@ -496,7 +496,7 @@ def test_more_ranks_than_shards_are_refused(config: dict[str, Any]) -> None:
 def test_shards_that_are_left_out_are_mentioned(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         build_dataloader(config, key=KEY, global_rank=0, world_size=3)
-    assert "4 shards cannot be shared out evenly among 3 processes: 1 are left out" in caplog.text
+    assert "4 shards cannot be divided evenly among 3 processes: 1 are not read" in caplog.text
 
 
 def test_every_utterance_is_seen_once_by_some_rank(config: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""The reference knows the keys that `training/keys.py` accepts, all of them and no other."""
+"""The reference knows the keys that `config/schema/tree.py` accepts, all of them and no other."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 import nest_ssl.training
+from nest_ssl.apps.alignment.recorder import RecorderOptions
 from nest_ssl.apps.reference.descriptions import Section
-from nest_ssl.apps.reference.schema import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
+from nest_ssl.apps.reference.nodes import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
+from nest_ssl.config.schema import RunSettings
+from nest_ssl.config.schema.node import settings_of
 from nest_ssl.config.schema.tree import check_keys, known_keys
 from nest_ssl.config.targets import arguments_of
 from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
@@ -76,3 +80,11 @@ def test_what_the_trainer_is_told_and_what_the_code_asks_of_it_is_described(sect
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
     asked = set(re.findall(r'(?:trainer|arguments)\.get\("(\w+)"', source)) - {"name", "project"}  # of wandb
     assert asked | preset()["trainer"].keys() <= described
+
+
+def test_recordings_have_the_same_keys_and_defaults_where_nemo_runs() -> None:
+    """The recorder runs without the package around it, and so declares its options itself."""
+    declared = settings_of(RunSettings)
+    for field in dataclasses.fields(RecorderOptions):
+        assert field.name in declared
+        assert field.default in (dataclasses.MISSING, declared[field.name].default), field.name

@@ -1,16 +1,15 @@
-"""Every node of a configuration and its keys: those that `training/keys.py` accepts, and what the code says of each."""
+"""Every node of a configuration and its options: as `config/schema` declares them, or the signature of a class."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, replace
+from collections.abc import Mapping
+from dataclasses import MISSING
 from functools import cache
 from typing import Any
 
 import yaml
 from lightning.pytorch import Trainer
 
-from nest_ssl.apps.alignment.recorder import RecorderOptions
 from nest_ssl.apps.reference.class_options import (
     REQUIRED,
     Option,
@@ -31,12 +30,15 @@ from nest_ssl.config.schema import (
     EarlyStoppingSettings,
     ExperimentSettings,
     LhotseSettings,
+    ModelSettings,
     Node,
+    OptimizerSettings,
+    RunSettings,
+    ScheduleSettings,
 )
 from nest_ssl.config.schema.node import Refused, Setting, settings_of
-from nest_ssl.config.schema.tree import Keys, known_keys
-from nest_ssl.config.targets import resolve
-from nest_ssl.model.build import MODEL_DEFAULTS, PARTS
+from nest_ssl.config.targets import TARGETS, resolve
+from nest_ssl.model.build import PARTS
 from nest_ssl.training.optim import optimizers, schedulers
 
 TOP_LEVEL = "top level"
@@ -52,22 +54,20 @@ Schema = dict[str, dict[str, Option]]
 
 def read_schema() -> Schema:
     """Node -> key -> what the code declares; names of optimisers and schedulers are nodes too, values as keys."""
-    known: Any = known_keys(preset())
-    model = known["model"]
     return {
-        TOP_LEVEL: _declared(_leaves(known), of_dataclass(RecorderOptions)),
+        TOP_LEVEL: _of_node(RunSettings),
         WEIGHTS: of_dataclass(WeightSource),
-        "model": _declared(_leaves(model), {name: _default(value) for name, value in MODEL_DEFAULTS.items()}),
-        DATASET: of_node(DataSettings),
-        LHOTSE: of_node(LhotseSettings),
+        "model": _of_node(ModelSettings),
+        DATASET: _of_node(DataSettings),
+        LHOTSE: _of_node(LhotseSettings),
         AUGMENTOR: of_class(class_of(AUGMENTOR)),
         **{f"model.{part}": of_class(class_of(f"model.{part}")) for part in PARTS},
         **_optimizers(),
         **_schedulers(),
-        TRAINER: {name: replace(option, type=None) for name, option in of_class(Trainer).items()},  # Lightning's docs
-        "exp_manager": of_node(ExperimentSettings),
-        "exp_manager.checkpoint_callback_params": of_node(CheckpointSettings),
-        "exp_manager.early_stopping_callback_params": of_node(EarlyStoppingSettings),
+        TRAINER: of_class(Trainer),
+        "exp_manager": _of_node(ExperimentSettings),
+        "exp_manager.checkpoint_callback_params": _of_node(CheckpointSettings),
+        "exp_manager.early_stopping_callback_params": _of_node(EarlyStoppingSettings),
     }
 
 
@@ -90,40 +90,34 @@ def in_preset(dotted: str) -> Any:
     return value
 
 
-def _leaves(known: Keys) -> list[str]:
-    """Keys without a table of their own."""
-    return [name for name, below in known.items() if below is None]
+def target_paths(node: str) -> list[str]:
+    """Every name under which the classes of a node can be asked for."""
+    written = in_preset(node)
+    if not isinstance(written, Mapping) or "_target_" not in written:
+        return []
+    return [path for path in TARGETS if issubclass(class_of(node), resolve(path, node))]
 
 
-def _declared(names: Iterable[str], options: Mapping[str, Option]) -> dict[str, Option]:
-    """What is said of these keys; a key of which nothing is said is null unless it is set."""
-    return {name: options.get(name, Option()) for name in names}
-
-
-def _default(value: Any) -> Option:
-    return Option("bool" if isinstance(value, bool) else None, as_yaml(value))
-
-
-def of_node(cls: type[Node]) -> dict[str, Option]:
+def _of_node(cls: type[Node]) -> dict[str, Option]:
     """The keys that a node declares, without those that are nodes themselves."""
     return {
         **{key.name: _of_setting(key) for key in settings_of(cls).values() if key.below is None},
-        **dict.fromkeys(cls.IDLE, Option()),
-        **{name: Option(_off_text(refused)) for name, refused in cls.REFUSED.items() if "." not in name},
+        **dict.fromkeys(cls.IDLE, Option(status="idle")),
+        **{name: _of_refused(refused) for name, refused in cls.REFUSED.items() if "." not in name},
     }
-
-
-def _off_text(refused: Refused) -> str:
-    """The values that a refused key can have, null last; an empty text or node is not worth a mention."""
-    plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
-    return choices_text(plain, optional=None in refused.off)
 
 
 def _of_setting(key: Setting) -> Option:
     default = key.default() if callable(key.default) else key.default
-    return Option(
-        f"{key.kind.name} | null" if key.null else key.kind.name, REQUIRED if default is MISSING else as_yaml(default)
-    )
+    name = f"{key.kind.name} | null" if key.null else key.kind.name
+    json = {"anyOf": [key.kind.json, {"type": "null"}]}  # null stands for the default
+    return Option(name, REQUIRED if default is MISSING else as_yaml(default), json=json)
+
+
+def _of_refused(refused: Refused) -> Option:
+    """Its values are those with which it does nothing, null last; empty text and nodes are not worth a mention."""
+    plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
+    return Option(choices_text(plain, optional=True), status="refused", json={"enum": [*plain, None]})
 
 
 def _optimizers() -> Schema:
@@ -131,10 +125,7 @@ def _optimizers() -> Schema:
         name: of_parameters(optimizers.optimizer_options(cls), argument_types(cls))
         for name, cls in optimizers.OPTIMIZERS.items()
     }
-    shared = {
-        **_declared(optimizers.SHARED_KEYS, {"name": Option("str", optimizers.DEFAULT_OPTIMIZER)}),
-        "_target_": Option(choices_text(optimizers.TARGETS)),
-    }
+    shared = {**_of_node(OptimizerSettings), "_target_": Option(choices_text(optimizers.TARGETS))}
     options = {**united(owners), "lr": Option("float", REQUIRED)}  # torch has a default, `build_optimizer` does not
     return {OPTIMIZER: {**shared, **options}, OPTIMIZER_NAMES: _values(owners)}
 
@@ -144,11 +135,7 @@ def _schedulers() -> Schema:
     owners = {
         name: of_parameters(schedulers.scheduler_options(cls), argument_types(cls)) for name, cls in classes.items()
     }
-    stated = {"name": Option("str", REQUIRED), "monitor": Option("str", schedulers.DEFAULT_MONITOR)}
-    return {
-        SCHEDULER: {**_declared(schedulers.SHARED_KEYS, stated), **united(owners)},
-        SCHEDULER_NAMES: _values(owners),
-    }
+    return {SCHEDULER: {**_of_node(ScheduleSettings), **united(owners)}, SCHEDULER_NAMES: _values(owners)}
 
 
 def _values(owners: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:

@@ -1,0 +1,112 @@
+"""The configuration as JSON Schema (draft 2020-12): editors complete keys and mark mistakes while somebody types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from nest_ssl.apps.reference.class_options import REQUIRED, Option
+from nest_ssl.apps.reference.descriptions import Language, Section
+from nest_ssl.apps.reference.nodes import (
+    AUGMENTOR,
+    DATASET,
+    LHOTSE,
+    OPTIMIZER,
+    SCHEDULER,
+    TOP_LEVEL,
+    TRAINER,
+    WEIGHTS,
+    Schema,
+    target_paths,
+)
+from nest_ssl.model.build import PARTS
+
+_TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array", "mapping": "object"}
+# `${model.sample_rate}` stands for another key, `???` for a value that the command line gives
+_REFERENCE = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
+_EXPERIMENT = "exp_manager"
+
+
+def render_json_schema(sections: Sequence[Section], schema: Schema, language: Language) -> str:
+    """The text of the schema file, with descriptions in this language."""
+    words = {
+        (section.node, key): row.meaning[language].strip()
+        for section in sections
+        for row in section.rows
+        for key in row.keys
+    }
+    return json.dumps(_Writer(schema, words).configuration(), indent=1, ensure_ascii=False) + "\n"
+
+
+@dataclass(frozen=True)
+class _Writer:
+    schema: Schema
+    words: Mapping[tuple[str, str], str]
+
+    def configuration(self) -> dict[str, Any]:
+        """The whole configuration; a file may leave out any key."""
+        datasets = {name: {"$ref": "#/$defs/dataset"} for name in ("train_ds", "validation_ds", "test_ds")}
+        weights = {"type": "object", "additionalProperties": self.node(WEIGHTS)}
+        parts = {part: self.node(f"model.{part}") for part in PARTS}
+        optim = self.node(OPTIMIZER, sched=self.node(SCHEDULER))
+        callbacks = ("checkpoint_callback_params", "early_stopping_callback_params")
+        top = self.node(
+            TOP_LEVEL,
+            defaults={"type": "array"},  # of Hydra
+            hydra={"type": "object"},
+            init_from_nemo_model={"anyOf": [{"type": ["string", "null"]}, weights]},
+            init_from_ptl_ckpt={"anyOf": [{"type": ["string", "null"]}, weights]},
+            model=self.node("model", **datasets, **parts, optim=optim),
+            trainer=self.node(TRAINER),
+            exp_manager=self.node(_EXPERIMENT, **{name: self.node(f"{_EXPERIMENT}.{name}") for name in callbacks}),
+        )
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "nest_ssl",
+            **top,
+            "$defs": {
+                "reference": _REFERENCE,
+                "dataset": {
+                    "if": {"properties": {"use_lhotse": {"const": True}}, "required": ["use_lhotse"]},
+                    "then": self.dataset(LHOTSE),
+                    "else": self.dataset(DATASET),
+                },
+            },
+        }
+
+    def dataset(self, node: str) -> dict[str, Any]:
+        """One of the two kinds of data sets."""
+        return self.node(node, batch_augmentor=self.node(AUGMENTOR))
+
+    def node(self, name: str, **below: Mapping[str, Any]) -> dict[str, Any]:
+        """The keys of a node; those `below` are nodes themselves, each of which may be null."""
+        properties = {key: self.key(name, key, option) for key, option in self.schema[name].items()}
+        for key, node in below.items():
+            properties[key] = {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/reference"}, node]}
+        targets = target_paths(name)
+        if targets:
+            properties["_target_"] = {"enum": targets}
+        return {"type": "object", "properties": properties, "additionalProperties": False}
+
+    def key(self, node: str, key: str, option: Option) -> dict[str, Any]:
+        """A key with its values, its meaning and its default."""
+        values = of_type(option.type) if option.json is None else dict(option.json)
+        described = {"description": self.words[node, key]} if (node, key) in self.words else {}
+        if option.default != REQUIRED and ";" not in option.default:
+            described["default"] = yaml.safe_load(option.default)
+        return {**described, **({"anyOf": [values, {"$ref": "#/$defs/reference"}]} if values else {})}
+
+
+def of_type(text: str | None) -> dict[str, Any]:
+    """`int | null` or the values of a choice; nothing is said of what has no type."""
+    if text is None:
+        return {}
+    return {"anyOf": [_of_name(name) for name in text.split(" | ")]}
+
+
+def _of_name(name: str) -> dict[str, Any]:
+    return {"type": _TYPES[name]} if name in _TYPES else {"const": yaml.safe_load(name)}

@@ -1,0 +1,50 @@
+"""Top level and model: what the schema declares is what the model, which does not know it, has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nest_ssl.config.schema import ModelSettings, keys_of
+from nest_ssl.config.schema.node import settings_of
+from nest_ssl.config.schema.tree import check_keys
+from nest_ssl.errors import ConfigError
+from nest_ssl.model.build import MODEL_DEFAULTS, MODEL_KEYS, PARTS
+
+
+def test_the_model_has_these_keys_and_defaults() -> None:
+    assert {*keys_of(ModelSettings), *PARTS, "train_ds", "validation_ds", "test_ds"} == MODEL_KEYS
+    declared = settings_of(ModelSettings)
+    assert {name: declared[name].default for name in MODEL_DEFAULTS} == MODEL_DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"seed": "x"}, "^seed: is 'x'; expected a whole number"),
+        ({"init_from_nemo_model": 3}, "^init_from_nemo_model: is 3; expected text or keys below it"),
+        (
+            {"init_from_pretrained_model": "x"},
+            "^init_from_pretrained_model: is 'x', which is not supported; models are",
+        ),
+        ({"save_max_gb": 0}, "^save_max_gb: is 0; expected a number > 0"),
+        ({"model": {"num_books": 0}}, r"^model\.num_books: is 0; expected a whole number >= 1"),
+        (
+            {"model": {"numerics": "fats"}},
+            r"^model\.numerics: is 'fats'; expected one of exact, fast \(did you mean 'fast'",
+        ),
+        (
+            {"model": {"mask_position": "conv"}},
+            r"^model\.mask_position: is 'conv'; expected one of pre_conv, post_conv",
+        ),
+        ({"model": {"optim": "adam"}}, r"^model\.optim: is 'adam'; expected keys below it"),
+    ],
+)
+def test_a_wrong_value_is_named_before_anything_is_made(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_keys(config)
+
+
+def test_what_other_programs_leave_in_a_configuration_is_accepted() -> None:
+    check_keys({"init_strict": False, "model": {"target": "nemo.x", "nemo_version": "3.0.0"}})
