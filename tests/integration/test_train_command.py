@@ -273,7 +273,7 @@ def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
         (["init_from_nemo_model=nowhere.nemo"], 2, r"error: .*nowhere\.nemo"),
         (["model.optim.name=adamm"], 2, r"error: model.optim.name: 'adamm' .*\(did you mean 'adam'\?\)"),
         (["model.encoder.n_heads=5"], 2, r"error: model.encoder: "),
-        (["trainer.precision=17"], 2, r"error: trainer: Precision 17 is invalid"),
+        (["trainer.precision=17"], 2, r"error: trainer.precision: is 17; expected one of 64, 32, 16, "),
         (["trainer.strategy=fastest"], 2, r"error: trainer: You selected an invalid strategy name"),
         (["trainer.logger=true"], 2, r"error: trainer.logger: exp_manager makes the loggers"),
         (["seed=x"], 2, r"error: seed: is 'x'; expected a whole number"),

@@ -48,7 +48,7 @@ def number(above: float | None = None, infinite: bool = False) -> Kind:
 def choice(choices: Iterable[Any]) -> Kind:
     """One of the values of a `Literal`."""
     values = tuple(choices)
-    names = [str(value) for value in values]
+    names = list(dict.fromkeys(map(str, values)))
     expected = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
     return Kind(lambda value: value in values, expected, " | ".join(names), {"enum": list(values)}, names)
 
@@ -72,14 +72,19 @@ LIST = Kind(lambda value: isinstance(value, (list, tuple)), "a list", "list", {"
 
 def kind_of(hint: Any, at_least: int | None = None, above: float | None = None) -> Kind | None:
     """Return the kind of a type, without null; None for types other than plain values and choices of them."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return choice(typing.get_args(hint))
-    if origin in (typing.Union, types.UnionType):
-        kinds = [kind_of(member, at_least, above) for member in typing.get_args(hint) if member is not types.NoneType]
-        known = [kind for kind in kinds if kind is not None]
-        return None if len(known) < len(kinds) else known[0] if len(known) == 1 else either(known)
+    if _choices(hint):
+        return choice(_choices(hint))
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(hint) if member is not types.NoneType]
+        choices = [value for member in members for value in _choices(member)]
+        kinds = [kind_of(member, at_least, above) for member in members if not _choices(member)]
+        known = [kind for kind in kinds if kind is not None] + ([choice(choices)] if choices else [])
+        return None if None in kinds else known[0] if len(known) == 1 else either(known)
     return {int: whole(at_least), float: number(above), bool: FLAG, str: TEXT}.get(hint)
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) is typing.Literal else ()
 
 
 def allows_null(hint: Any) -> bool:
