@@ -1,12 +1,12 @@
-"""Set nest_ssl up and run it, given nothing but Python 3.10 to 3.13: `python start.py --help` explains.
+"""Install nest_ssl and run it, with nothing but Python 3.10 to 3.13: see `python start.py --help`.
 
-Only the standard library and no shell, so that it works alike on Linux, Windows and macOS.
+It uses the standard library and no shell, so that it works in the same way on Linux, Windows and macOS.
 """
 
 # No `from __future__ import annotations` here: an older Python has to get as far as the message below.
 import sys
 
-if not (3, 10) <= sys.version_info[:2] <= (3, 13):  # what constraints.txt is tested with, as in pyproject.toml
+if not (3, 10) <= sys.version_info[:2] <= (3, 13):  # as in constraints.txt and pyproject.toml
     sys.stderr.write(
         "nest_ssl needs Python {}, and this is {}.{}: install one, then {} start.py\n".format(
             "3.10 or newer" if sys.version_info < (3, 10) else "3.13 or older",
@@ -74,7 +74,7 @@ pip's own settings apply, such as an extra index with CPU-only builds of torch (
 
 @dataclass
 class Stamp:
-    """What an environment holds: a digest of the inputs it was installed from, and the package's extras."""
+    """What was installed into an environment: a digest of the inputs, and the extras of the package."""
 
     inputs: str = ""
     extras: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Stamp:
 
 
 def digest_of_inputs() -> str:
-    """Changes when an installation made earlier no longer fits: other Python, other requirements, moved folder."""
+    """Return a digest that changes when an installation is outdated: other Python, other requirements, moved folder."""
     digest = hashlib.sha256(f"{platform.python_version()} {platform.platform()} {ROOT}".encode())
     for path in (ROOT / "pyproject.toml", CONSTRAINTS):
         digest.update(path.read_bytes())
@@ -99,22 +99,22 @@ def digest_of_inputs() -> str:
 
 
 def project_python(*extras: str) -> Path:
-    """The interpreter of `.venv` with nest_ssl in it, installed now if it is not there yet."""
+    """Return the interpreter of `.venv`, after installing nest_ssl into it if needed."""
     if not is_installed(extras):
         with one_at_a_time(VENV):
-            if not is_installed(extras):  # while this one waited, another may have installed it
+            if not is_installed(extras):  # another process may have installed it meanwhile
                 install(extras)
     return interpreter(VENV)
 
 
 def is_installed(extras: Collection[str]) -> bool:
-    """Whether .venv holds all that is needed."""
+    """Return whether .venv has everything that is needed."""
     stamp = Stamp.read(VENV)
     return stamp.inputs == digest_of_inputs() and set(extras) <= set(stamp.extras) and interpreter(VENV).exists()
 
 
 def install(extras: Collection[str]) -> None:
-    """Make .venv, if there is none that works, and install nest_ssl into it."""
+    """Create .venv unless it exists and works, and install nest_ssl into it."""
     stamp, inputs, python = Stamp.read(VENV), digest_of_inputs(), interpreter(VENV)
     if (VENV / UNFINISHED).exists() or not has_pip(python):
         refuse_foreign_environment()
@@ -129,16 +129,16 @@ def install(extras: Collection[str]) -> None:
 
 
 def refuse_foreign_environment() -> None:
-    """Raise an error if .venv is somebody's own and cannot be used, rather than remove it."""
+    """Raise an error if .venv belongs to the user and cannot be used, instead of removing it."""
     ours = any((VENV / name).exists() for name in (UNFINISHED, STAMP, LOG))
     if not ours and VENV.exists() and any(VENV.iterdir()):
         raise SetupError(f"{VENV} was not made by start.py and has no pip: move it, or install pip into it")
 
 
 def run(python: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> int:
-    """Run a program of the project to its end, and its exit code.
+    """Run a program of the project to its end and return its exit code.
 
-    Ctrl-C reaches the program as well, and a termination is handed on: either way it ends by itself, and we wait.
+    Ctrl-C reaches the program too, and SIGTERM is forwarded: in both cases it ends by itself, and this function waits.
     """
     with subprocess.Popen([str(python), *arguments], cwd=ROOT, env={**os.environ, **(environment or {})}) as process:
         previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
@@ -154,7 +154,7 @@ def run(python: Path, *arguments: str, environment: Mapping[str, str] | None = N
 
 
 def set_up(*extras: str) -> Path:
-    """The interpreter of `.venv`, everything installed, and the dummy data made."""
+    """Return the interpreter of `.venv`, after installing everything and creating the dummy data."""
     python = project_python(*extras)
     if not all((DATA / name).is_file() for name in MANIFESTS) and run(python, "tools/prepare_dummy_ssl_data.py"):
         raise SetupError(f"the dummy data could not be made in {DATA}: see the message above")
@@ -166,7 +166,7 @@ def demo(arguments: list[str]) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    """Train, then say how the commands that a finished run prints are typed."""
+    """Train, then say how to activate .venv for the commands that a finished run prints."""
     code = run(set_up(), "train.py", *arguments)
     if code == 0 and Path(sys.prefix) != VENV and not {"-h", "--help"} & set(arguments):
         activate = r".venv\Scripts\activate" if os.name == "nt" else "source .venv/bin/activate"
@@ -246,7 +246,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of an exception, so that what was begun is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that started programs are ended
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:

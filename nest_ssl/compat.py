@@ -85,7 +85,7 @@ def writer_arguments(logger: TensorBoardLogger) -> dict[str, Any]:
 
 
 def unscales_by_itself(optimizer: Optimizer) -> bool:
-    """Return whether the optimizer divides by the loss scale within its step, so that nobody else must."""
+    """Return whether the optimizer divides by the loss scale within its step itself."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 

@@ -24,7 +24,7 @@ _LOST_RANK = re.compile(r"closed by peer|reset by peer|broken pipe|timed out|rem
 _DEAD_WORKER = re.compile(  # torch's words, from its handler of a child's end or from the next request for a batch
     r"DataLoader worker \(pid(?:\(s\))? (?P<pids>[\d, ]+)\) (?:is killed by signal: (?P<signal>[^.]+)|exited)"
 )
-_GO_ON = "the same command goes on from the last checkpoint"
+_CONTINUE = "the same command continues from the last checkpoint"
 
 
 class Ranks(Callback):
@@ -87,12 +87,12 @@ def dead_worker(error: BaseException, step: int) -> str | None:
     if found["signal"] == "Bus error":
         return (
             f"{process}: shared memory is full; give it more (docker run --shm-size=8g), or lower "
-            f"model.train_ds.num_workers or prefetch_factor; {_GO_ON}"
+            f"model.train_ds.num_workers or prefetch_factor; {_CONTINUE}"
         )
     by = f" of the signal {found['signal']!r}" if found["signal"] else ""
     return (
         f"{process}{by}: most often the machine's memory is full; lower model.train_ds.num_workers, prefetch_factor or "
-        f"batch_size; {_GO_ON}"
+        f"batch_size; {_CONTINUE}"
     )
 
 
@@ -104,9 +104,9 @@ def _lost_rank(trainer: Trainer, error: BaseException) -> str | None:
             code = process.poll()
             if code is not None:
                 how = f"by signal {-code}" if code < 0 else f"with code {code}"
-                return f"process {rank} of this run has ended {how}; {_GO_ON}"
+                return f"process {rank} of this run has ended {how}; {_CONTINUE}"
             time.sleep(0.1)
-    return f"another process of this run has ended; {_GO_ON}"
+    return f"another process of this run has ended; {_CONTINUE}"
 
 
 @contextlib.contextmanager

@@ -303,7 +303,7 @@ def test_a_shorter_run_keeps_its_schedule_and_records_that(train: Any, tmp_path:
         *COSINE, "trainer.max_steps=4", "name=shorter", f"exp_manager.resume_from_checkpoint='{middle}'"
     )
     assert code == 0
-    assert any("goes on with the shape that it began with: max_steps 6" in line for line in lines)
+    assert any("continues with its original shape: max_steps 6" in line for line in lines)
     assert OmegaConf.load("nest_experiments/shorter/config.yaml").model.optim.sched.max_steps == 6
 
 

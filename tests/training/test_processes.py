@@ -29,7 +29,7 @@ def test_the_cause_and_what_to_do_are_named(message: str, expected: str) -> None
     line = dead_worker(RuntimeError(message), 7)
     assert line is not None
     assert expected in line
-    assert line.endswith("; the same command goes on from the last checkpoint")
+    assert line.endswith("; the same command continues from the last checkpoint")
 
 
 def test_other_errors_are_left_alone() -> None:

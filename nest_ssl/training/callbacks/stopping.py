@@ -116,7 +116,7 @@ class StopOnSignal(Callback):
 
 
 class HungLoaderWatch:
-    """Ends the process if, after a signal, the same wait for data goes on for `PATIENCE` seconds.
+    """Ends the process if, after a signal, one wait for data takes more than `PATIENCE` seconds.
 
     A read that never returns keeps Python's signal handlers from running, so a thread is told of signals through a
     socket that the interpreter itself writes to. Nothing is saved: within a batch, random numbers are half drawn.

@@ -119,8 +119,8 @@ class Continuation(RunRecord):
         settings, path = self.experiment.settings, self.former.path
         weights = quoted(f"init_from_ptl_ckpt={_short(path)}")
         if path.parent.parent != self.experiment.folder and settings.resume_from_checkpoint:
-            anew = "leave exp_manager.resume_from_checkpoint out to train from the beginning"
-            return f"keep the former value, or {anew}" + (f", or give {weights} in its place" if same_model else "")
+            restart = "leave exp_manager.resume_from_checkpoint out to train from the beginning"
+            return f"keep the former value, or {restart}" + (f", or give {weights} in its place" if same_model else "")
         name = "name=NEW" if self.cfg.get("name") == settings.name else "exp_manager.name=NEW"
         if settings.explicit_log_dir:
             name = "exp_manager.explicit_log_dir=NEW"
@@ -186,14 +186,17 @@ class Continuation(RunRecord):
             }
             if kept and (schedule.ends_at_max_steps or kept.keys() != {"max_steps"}):
                 values = ", ".join(f"{attribute} {shown(value)}" for attribute, value in kept.items())
-                _log.warning("the %s schedule goes on with the shape that it began with: %s", name, values)
+                _log.warning("the %s schedule continues with its original shape: %s", name, values)
                 OmegaConf.update(self.cfg, "model.optim.sched.max_steps", end, force_add=True)
 
     def _compare_machine(self, former: FormerRun, here: Mapping[str, Any]) -> None:
         differing = [name for name in here if name in former.machine and former.machine[name] != here[name]]
         if differing:
             changes = "; ".join(f"{name}: {shown(former.machine[name])} -> {shown(here[name])}" for name in differing)
-            _log.info("computed on something else than before (%s): results agree but for their last bits", changes)
+            _log.info(
+                "computed on other hardware or software than before (%s): results may differ in their last bits",
+                changes,
+            )
 
 
 def _short(path: Path) -> str:
