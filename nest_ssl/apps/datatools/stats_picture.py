@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 FORMATS = (".png", ".svg", ".pdf")
 _INK, _FAINT, _BLUE, _ORANGE = "#1f2933", "#616e7c", "#2f6db3", "#c2620e"
-_CHINESE_FONTS = ("Noto Sans CJK SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "WenQuanYi Micro Hei")
+CHINESE_FONTS = (
+    *("Noto Sans CJK SC", "Source Han Sans SC", "Microsoft YaHei", "PingFang SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei"),
+)
 _MOST_BARS = _MOST_TICKS = 8
 _WIDE_HEIGHT, _BAR_HEIGHT = 3.1, 0.27  # inches
 _MOST_FIELDS = 2
@@ -70,7 +73,7 @@ def draw(stats: Stats, path: Path) -> None:
 
     check_picture(path)
     known = set(fontManager.get_font_names())
-    fonts = ["DejaVu Sans", *(name for name in _CHINESE_FONTS if name in known)]
+    fonts = ["DejaVu Sans", *(name for name in CHINESE_FONTS if name in known)]
     style: Any = {**_STYLE, "font.family": fonts}
     with mpl.rc_context(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")  # without a font for it, a box is drawn
