@@ -29,7 +29,9 @@ PACKAGE = Path(compat.__file__).parent
 PUBLIC = {"_exit", "_replace", "_asdict"}  # documented: of os, and of named tuples
 # file -> private names that stay there
 ELSEWHERE = {
-    "apps/alignment/recorder/listener.py": {"_version"},  # runs in NeMo's environment, without the package around it
+    "apps/alignment/recorder/layer_listener.py": {
+        "_version"
+    },  # runs in NeMo's environment, without the package around it
 }
 
 
