@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write docs/configuration.md and docs/configuration.zh.md: every key, from the code and config/schema/words."""
+"""Write docs/configuration*.md and docs/configuration*.schema.json: every key of nest_ssl/config/schema."""
 
 from __future__ import annotations
 

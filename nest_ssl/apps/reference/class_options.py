@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import inspect
+import math
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -79,6 +80,8 @@ def as_yaml(value: Any) -> str:
         return f"[{', '.join(map(as_yaml, value))}]"
     if dataclasses.is_dataclass(value) or isinstance(value, Mapping):
         return "{}"
+    if value == math.inf:
+        return ".inf"
     return f'"{value}"' if isinstance(value, str) and not _is_plain(value) else str(value)
 
 

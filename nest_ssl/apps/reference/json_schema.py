@@ -39,7 +39,7 @@ def render_json_schema(sections: Sequence[Section], schema: Schema, language: La
         for row in section.rows
         for key in row.keys
     }
-    return json.dumps(_Writer(schema, words).configuration(), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(_Writer(schema, words).configuration(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True)

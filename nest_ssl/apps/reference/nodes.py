@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import MISSING
 from functools import cache
@@ -117,7 +118,11 @@ def _of_setting(key: Setting) -> Option:
 def _of_refused(refused: Refused) -> Option:
     """Its values are those with which it does nothing, null last; empty text and nodes are not worth a mention."""
     plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
-    return Option(choices_text(plain, optional=True), status="refused", json={"enum": [*plain, None]})
+    return Option(
+        choices_text(plain, optional=True),
+        status="refused",
+        json={"enum": [*(value for value in plain if value != math.inf), None]},
+    )
 
 
 def _optimizers() -> Schema:

@@ -89,7 +89,7 @@ def test_audio_that_is_not_where_the_manifest_says_is_a_problem(tmp_path: Path, 
     ("override", "name", "says"),
     [
         ("model.encoder.d_model=10000000", "model", "model.encoder.d_model"),
-        ("trainer.precision=17", "run", "trainer: "),
+        ("trainer.strategy=fastest", "run", "trainer: "),
         ("trainer.logger=true", "run", "trainer.logger: exp_manager makes the loggers"),
         ("model.train_ds.batch_size=0", "data", "model.train_ds.batch_size: is 0"),
     ],

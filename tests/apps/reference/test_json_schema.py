@@ -15,7 +15,6 @@ from nest_ssl.apps.reference.pages import JSON_SCHEMAS
 ROOT = Path(__file__).resolve().parents[3]
 NEMO_FILE = ROOT / "tests" / "integration" / "data" / "nemo_nest_fast-conformer.yaml"
 FILES = [*sorted((ROOT / "config").rglob("*.yaml")), NEMO_FILE]
-OUTDATED = "write it again: python tools/write_configuration_reference.py"
 
 
 @pytest.fixture(scope="module", params=JSON_SCHEMAS.values())
@@ -23,6 +22,16 @@ def validator(request: pytest.FixtureRequest) -> Draft202012Validator:
     schema = json.loads((ROOT / "docs" / request.param).read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)
+
+
+@pytest.mark.parametrize("name", JSON_SCHEMAS.values())
+def test_the_file_is_json_for_any_editor(name: str) -> None:
+    """Python also writes and reads numbers such as Infinity, which JSON does not have."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    json.loads((ROOT / "docs" / name).read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def config(dotted: str, value: Any) -> dict[str, Any]:

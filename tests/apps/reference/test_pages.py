@@ -13,7 +13,7 @@ import pytest
 from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.descriptions import Section, check, problems
 from nest_ssl.apps.reference.nodes import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
-from nest_ssl.apps.reference.pages import PAGES, render, render_pages
+from nest_ssl.apps.reference.pages import JSON_SCHEMAS, PAGES, render, render_pages
 from nest_ssl.config.targets import TARGETS
 from nest_ssl.errors import NestError
 
@@ -32,12 +32,12 @@ def test_every_key_is_described_once_and_no_other(sections: list[Section], schem
     assert list(problems(sections, schema)) == []
 
 
-@pytest.mark.parametrize("page", PAGES.values())
+@pytest.mark.parametrize("page", [*PAGES.values(), *JSON_SCHEMAS.values()])
 def test_pages_are_what_the_command_writes(page: str, pages: dict[str, str]) -> None:
     assert (DOCS / page).read_text(encoding="utf-8") == pages[page], OUTDATED
 
 
-def test_the_command_writes_both_pages(
+def test_the_command_writes_pages_and_schemas(
     tmp_path: Path, pages: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["write_configuration_reference.py", "--output", str(tmp_path)])
