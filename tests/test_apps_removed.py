@@ -70,7 +70,7 @@ def run(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(folder), "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=PATIENCE
+        command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=4 * PATIENCE
     )
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     return done.stdout
