@@ -1,4 +1,4 @@
-"""One key as the code declares it: its type and its default, as a configuration would write them."""
+"""Options of classes: type and default of each argument, as a configuration writes them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Option:
 
 
 def of_class(cls: type) -> dict[str, Option]:
-    """The arguments of a class."""
+    """Return the arguments of a class."""
     return of_parameters(inspect.signature(cls).parameters, argument_types(cls))
 
 
 def of_parameters(parameters: Mapping[str, inspect.Parameter], hints: Mapping[str, Any]) -> dict[str, Option]:
-    """Arguments and the types that are declared for them."""
+    """Return the options of these arguments and their declared types."""
     return {
         name: Option(
             type_text(hints.get(name)), REQUIRED if parameter.default is parameter.empty else as_yaml(parameter.default)
@@ -47,7 +47,7 @@ def of_parameters(parameters: Mapping[str, inspect.Parameter], hints: Mapping[st
 
 
 def of_dataclass(cls: type) -> dict[str, Option]:
-    """The fields of a dataclass."""
+    """Return the fields of a dataclass."""
     hints = typing.get_type_hints(cls)
     return {
         field.name: Option(type_text(hints[field.name]), _field_default(field)) for field in dataclasses.fields(cls)
@@ -55,7 +55,7 @@ def of_dataclass(cls: type) -> dict[str, Option]:
 
 
 def argument_types(cls: type) -> dict[str, Any]:
-    """Declared types of what a class takes, also of what it hands on to its base classes."""
+    """Return the declared types of the arguments of a class and of its base classes."""
     types_of: dict[str, Any] = {}
     for base in reversed(cls.__mro__[: cls.__mro__.index(object)]):
         types_of |= typing.get_type_hints(base.__init__, localns=_ONLY_FOR_CHECKERS)  # type: ignore[misc]
@@ -63,7 +63,7 @@ def argument_types(cls: type) -> dict[str, Any]:
 
 
 def united(owners: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
-    """The options of several classes as one table; a default that few of them have says whose it is."""
+    """Merge the options of several classes; a default that only some of them have carries their names."""
     options: dict[str, Option] = {}
     for name in dict.fromkeys(name for own in owners.values() for name in own):
         takers = {owner: own[name] for owner, own in owners.items() if name in own}
@@ -73,7 +73,7 @@ def united(owners: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
 
 
 def as_yaml(value: Any) -> str:
-    """A value as a configuration writes it, on one line."""
+    """Return a value as a configuration writes it, on one line."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, list | tuple):
@@ -86,7 +86,7 @@ def as_yaml(value: Any) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether YAML reads the text as itself without quotes."""
+    """Return whether YAML reads the text unchanged without quotes."""
     try:
         return yaml.safe_load(text) == text
     except yaml.YAMLError:
@@ -94,12 +94,12 @@ def _is_plain(text: str) -> bool:
 
 
 def same_value(one: str, other: str) -> bool:
-    """Whether two texts are one value: `0` is `0.0`."""
+    """Return whether two texts are the same value: `0` is `0.0`."""
     return _number(one) == _number(other)
 
 
 def type_text(hint: Any) -> str | None:
-    """`int | null`, or the values of a choice; None for what a configuration's reader cannot be told by a type."""
+    """Return `int | null` or the values of a choice; None for a type that a configuration cannot write."""
     names = list(dict.fromkeys(_type_names(hint)))
     if not names or "any" in names:
         return None
@@ -107,7 +107,7 @@ def type_text(hint: Any) -> str | None:
 
 
 def choices_text(choices: Iterable[Any], optional: bool = False) -> str:
-    """The values that a key can have."""
+    """Return the values that a key can have."""
     return " | ".join([*map(as_yaml, choices), *(["null"] if optional else [])])
 
 
@@ -145,7 +145,7 @@ def _field_default(field: dataclasses.Field[Any]) -> str:
 
 
 def _common_first(takers: Mapping[str, Option]) -> str:
-    """`0; adamw: 0.01`: what most have, then the others by name."""
+    """Return `0; adamw: 0.01`: the default that most have, then the others with names."""
     of_default: dict[str, list[str]] = {}
     for owner, option in takers.items():
         same = next((known for known in of_default if same_value(known, option.default)), option.default)

@@ -1,4 +1,4 @@
-"""What keys mean, in both languages: `config/schema/words/*.yaml`, held against what the code accepts."""
+"""Read what keys mean, in both languages, from `config/schema/words/*.yaml`, and check it against the schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Words = Mapping[Language, str]
 
 @dataclass(frozen=True)
 class Row:
-    """One key, or several that share a sentence; `type` and `default` only where the code does not say it plainly.
+    """One key, or several that share a sentence; `type` and `default` are set only if the code does not declare them.
 
     `code` is what the code says of the default that the words are for: they are looked at again when it changes.
     """
@@ -53,7 +53,7 @@ class Section:
 
 
 def read_sections(folder: Path = FOLDER) -> list[Section]:
-    """All sections in the order of the pages."""
+    """Return all sections in the order of the pages."""
     return [
         _section(entry, f"{name}.yaml")
         for name in FILES
@@ -62,17 +62,17 @@ def read_sections(folder: Path = FOLDER) -> list[Section]:
 
 
 def check(sections: Sequence[Section], schema: Schema) -> None:
-    """Refuse descriptions that do not fit the code, naming the first key that is wrong."""
+    """Refuse descriptions that do not fit the code; the error names the first wrong key."""
     for problem in problems(sections, schema):
         raise NestError(f"{problem} (nest_ssl/config/schema/words)")
 
 
 def problems(sections: Sequence[Section], schema: Schema) -> Iterator[str]:
-    """Every key that is accepted and not described, or the other way round, or described other than the code has it."""
+    """Yield every key that has no description, that is described but not accepted, or whose description is wrong."""
     rows = [(section.node, row) for section in sections for row in section.rows]
     described = Counter((node, key) for node, row in rows for key in row.keys)
     for node, options in schema.items():
-        if node != TRAINER:  # Lightning describes its own
+        if node != TRAINER:  # Lightning documents its keys
             yield from (f"{node}.{key}: not described" for key in options if (node, key) not in described)
     for (node, key), times in described.items():
         if key not in schema.get(node, {}):

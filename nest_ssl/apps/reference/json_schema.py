@@ -1,4 +1,4 @@
-"""The configuration as JSON Schema (draft 2020-12): editors complete keys and mark mistakes while somebody types."""
+"""The configuration as JSON Schema (draft 2020-12): editors use it to complete keys and to mark mistakes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXPERIMENT = "exp_manager"
 
 
 def render_json_schema(sections: Sequence[Section], schema: Schema, language: Language) -> str:
-    """The text of the schema file, with descriptions in this language."""
+    """Return the text of the schema file, with descriptions in this language."""
     words = {
         (section.node, key): row.meaning[language].strip()
         for section in sections
@@ -48,7 +48,7 @@ class _Writer:
     words: Mapping[tuple[str, str], str]
 
     def configuration(self) -> dict[str, Any]:
-        """The whole configuration; a file may leave out any key."""
+        """Return the schema of a whole configuration; a file can leave out any key."""
         datasets = {name: {"$ref": "#/$defs/dataset"} for name in ("train_ds", "validation_ds", "test_ds")}
         weights = {"type": "object", "additionalProperties": self.node(WEIGHTS)}
         parts = {part: self.node(f"model.{part}") for part in PARTS}
@@ -79,11 +79,11 @@ class _Writer:
         }
 
     def dataset(self, node: str) -> dict[str, Any]:
-        """One of the two kinds of data sets."""
+        """Return the schema of a data set, with or without lhotse."""
         return self.node(node, batch_augmentor=self.node(AUGMENTOR))
 
     def node(self, name: str, **below: Mapping[str, Any]) -> dict[str, Any]:
-        """The keys of a node; those `below` are nodes themselves, each of which may be null."""
+        """Return the schema of a node; the keys in `below` are nodes themselves and can be null."""
         properties = {key: self.key(name, key, option) for key, option in self.schema[name].items()}
         for key, node in below.items():
             properties[key] = {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/reference"}, node]}
@@ -93,7 +93,7 @@ class _Writer:
         return {"type": "object", "properties": properties, "additionalProperties": False}
 
     def key(self, node: str, key: str, option: Option) -> dict[str, Any]:
-        """A key with its values, its meaning and its default."""
+        """Return the values, the meaning and the default of a key."""
         values = of_type(option.type) if option.json is None else dict(option.json)
         described = {"description": self.words[node, key]} if (node, key) in self.words else {}
         if option.default != REQUIRED and ";" not in option.default:
@@ -102,7 +102,7 @@ class _Writer:
 
 
 def of_type(text: str | None) -> dict[str, Any]:
-    """`int | null` or the values of a choice; nothing is said of what has no type."""
+    """Return the schema of `int | null` or of the values of a choice; without a type, any value fits."""
     if text is None:
         return {}
     return {"anyOf": [_of_name(name) for name in text.split(" | ")]}

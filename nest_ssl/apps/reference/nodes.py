@@ -54,7 +54,7 @@ Schema = dict[str, dict[str, Option]]
 
 
 def read_schema() -> Schema:
-    """Node -> key -> what the code declares; names of optimisers and schedulers are nodes too, values as keys."""
+    """Return node -> key -> option; the names of optimisers and of schedules are nodes too, with values as keys."""
     return {
         TOP_LEVEL: _of_node(RunSettings),
         WEIGHTS: of_dataclass(WeightSource),
@@ -74,17 +74,17 @@ def read_schema() -> Schema:
 
 @cache
 def preset() -> dict[str, Any]:
-    """The default configuration as it is written, references (`${...}`) included."""
+    """Return the default configuration as it is written, with its references (`${...}`)."""
     return yaml.safe_load((preset_folder() / f"{DEFAULT_CONFIG}.yaml").read_text(encoding="utf-8"))
 
 
 def class_of(node: str) -> type:
-    """The class that the default configuration names in a node."""
+    """Return the class that the default configuration names in a node."""
     return resolve(in_preset(node)["_target_"], node)
 
 
 def in_preset(dotted: str) -> Any:
-    """A node or value of the default configuration; None if it has none."""
+    """Return a node or value of the default configuration; None if it has none."""
     value: Any = preset()
     for name in dotted.split(".") if dotted != TOP_LEVEL else ():
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -92,7 +92,7 @@ def in_preset(dotted: str) -> Any:
 
 
 def target_paths(node: str) -> list[str]:
-    """Every name under which the classes of a node can be asked for."""
+    """Return every `_target_` that a node can have."""
     written = in_preset(node)
     if not isinstance(written, Mapping) or "_target_" not in written:
         return []
@@ -100,7 +100,7 @@ def target_paths(node: str) -> list[str]:
 
 
 def _of_node(cls: type[Node]) -> dict[str, Option]:
-    """The keys that a node declares, without those that are nodes themselves."""
+    """Return the keys that a node declares, without those that are nodes themselves."""
     return {
         **{key.name: _of_setting(key) for key in settings_of(cls).values() if key.below is None},
         **dict.fromkeys(cls.IDLE, Option(status="idle")),
@@ -116,7 +116,7 @@ def _of_setting(key: Setting) -> Option:
 
 
 def _of_refused(refused: Refused) -> Option:
-    """Its values are those with which it does nothing, null last; empty text and nodes are not worth a mention."""
+    """Return the values with which a refused key does nothing, null last; empty texts and lists are not listed."""
     plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
     return Option(
         choices_text(plain, optional=True),
@@ -144,5 +144,5 @@ def _schedulers() -> Schema:
 
 
 def _values(owners: Mapping[str, Mapping[str, Option]]) -> dict[str, Option]:
-    """Values of a key, each with the options that it takes, in place of a type."""
+    """Return the values of a key; each has the names of its options as its type."""
     return {name: Option(", ".join(own)) for name, own in owners.items()}

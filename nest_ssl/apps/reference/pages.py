@@ -1,4 +1,4 @@
-"""The reference as Markdown, one page a language."""
+"""Write the reference as Markdown, one page per language."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_pages(folder: Path) -> list[Path]:
 
 
 def render_pages() -> dict[str, str]:
-    """File name -> text."""
+    """Return file name -> text."""
     schema, sections = read_schema(), read_sections()
     check(sections, schema)
     return {
@@ -52,7 +52,7 @@ def render_pages() -> dict[str, str]:
 
 
 def render(sections: Sequence[Section], schema: Schema, language: Language) -> str:
-    """The page in one language."""
+    """Return the page in one language."""
     return _Page(schema, language).text(sections)
 
 
@@ -87,7 +87,7 @@ class _Page:
             yield "".join(f"| {' | '.join(line)} |\n" for line in self._table(section))
 
     def _table(self, section: Section) -> Iterator[list[str]]:
-        """Lines of cells; a column in which nothing is said is left out."""
+        """Yield lines of cells, without columns that are empty in all rows."""
         if section.node in _VALUES:
             titles, cells = ["name", "options", "meaning"], self._value_cells
         elif section.grouped:
@@ -127,7 +127,7 @@ class _Page:
         return meaning if row.nemo is None else f"{meaning}{self.words['nemo']}{row.nemo[self.language].strip()}"
 
     def _in_file(self, node: str, key: str) -> str:
-        """The value of the default configuration, where it is not the default."""
+        """Return the value in the default configuration file, if it differs from the default."""
         value, default = _written(node, key), self.schema[node][key].default
         shown = [_code(value)] if value is not None and not same_value(value, default) else []
         validation = _written("model.validation_ds", key) if node == DATASET else value
@@ -137,7 +137,7 @@ class _Page:
 
 
 def _anchor(heading: str) -> str:
-    """How GitHub names the place of a heading."""
+    """Return the anchor that GitHub gives to a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 

@@ -48,11 +48,11 @@ class LoaderSettings(Node):
 
     @property
     def trains(self) -> bool:
-        """Whether this is the data of the training, and not of a validation."""
+        """Whether this is training data, and not validation data."""
         return self.node.endswith("train_ds")
 
     def wrong(self, name: str, expected: str) -> ConfigError:
-        """The error for a value that does not fit the other keys."""
+        """Return the error for a value that does not fit the other keys."""
         return wrong(self.node, name, getattr(self, name), expected)
 
 

@@ -81,6 +81,12 @@ def test_a_description_of_what_is_gone_is_named(sections: list[Section], schema:
         check(sections, shrunk)
 
 
+def test_a_key_that_has_an_effect_is_not_described_as_having_none(sections: list[Section], schema: Schema) -> None:
+    data = {**schema["model.train_ds"], "labels": Option()}
+    with pytest.raises(NestError, match=r"model\.train_ds\.labels: described as without effect"):
+        check(sections, {**schema, "model.train_ds": data})
+
+
 def test_words_for_a_default_that_the_code_no_longer_has_are_named(sections: list[Section], schema: Schema) -> None:
     data = schema["model.train_ds"]
     changed = {**schema, "model.train_ds": {**data, "shuffle_n": replace(data["shuffle_n"], default="2 * batch_size")}}
