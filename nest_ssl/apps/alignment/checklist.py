@@ -15,7 +15,7 @@ _WITHOUT_EFFECT = ("pin_memory", "target", "nemo_version")
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingPair:
     """A setting that differs between the two runs; None if a run does not have it."""
 
     key: str
@@ -27,10 +27,10 @@ class Setting:
         return f"{self.key}: NeMo {theirs}, ours {mine}"
 
 
-def differing_settings(nemo: Mapping[str, Any], ours: Mapping[str, Any]) -> list[Setting]:
+def differing_settings(nemo: Mapping[str, Any], ours: Mapping[str, Any]) -> list[SettingPair]:
     """Return the settings that differ between the metadata of two recordings."""
     theirs, mine = dict(_settings(nemo)), dict(_settings(ours))
-    pairs = (Setting(key, theirs.get(key), mine.get(key)) for key in dict.fromkeys([*theirs, *mine]))
+    pairs = (SettingPair(key, theirs.get(key), mine.get(key)) for key in dict.fromkeys([*theirs, *mine]))
     return [pair for pair in pairs if pair.nemo != pair.ours]
 
 

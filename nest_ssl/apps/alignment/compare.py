@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from nest_ssl.apps.alignment.checklist import Setting, differing_settings
+from nest_ssl.apps.alignment.checklist import SettingPair, differing_settings
 from nest_ssl.apps.alignment.recording import RecordedStep, Recording
 from nest_ssl.apps.alignment.sections import (
     Compared,
@@ -130,7 +130,7 @@ class Comparison:
         return next((point for point in self.curves if not point.within(self.tolerance)), None)
 
     @property
-    def differing_settings(self) -> list[Setting]:
+    def differing_settings(self) -> list[SettingPair]:
         """Settings that differ, a possible reason for other results."""
         return differing_settings(self.nemo, self.ours)
 

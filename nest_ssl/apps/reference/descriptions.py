@@ -41,7 +41,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReferenceSection:
     """A table of the pages: all or some of the keys of a node."""
 
     node: str
@@ -52,7 +52,7 @@ class Section:
     sub: bool
 
 
-def read_sections(folder: Path = FOLDER) -> list[Section]:
+def read_sections(folder: Path = FOLDER) -> list[ReferenceSection]:
     """Return all sections in the order of the pages."""
     return [
         _section(entry, f"{name}.yaml")
@@ -61,13 +61,13 @@ def read_sections(folder: Path = FOLDER) -> list[Section]:
     ]
 
 
-def check(sections: Sequence[Section], schema: Schema) -> None:
+def check(sections: Sequence[ReferenceSection], schema: Schema) -> None:
     """Refuse descriptions that do not fit the code; the error names the first wrong key."""
     for problem in problems(sections, schema):
         raise NestError(f"{problem} (nest_ssl/config/schema/words)")
 
 
-def problems(sections: Sequence[Section], schema: Schema) -> Iterator[str]:
+def problems(sections: Sequence[ReferenceSection], schema: Schema) -> Iterator[str]:
     """Yield every key that has no description, that is described but not accepted, or whose description is wrong."""
     rows = [(section.node, row) for section in sections for row in section.rows]
     described = Counter((node, key) for node, row in rows for key in row.keys)
@@ -101,14 +101,14 @@ def _row_problems(dotted: str, key: str, row: Row, option: Option, schema: Schem
         yield f"{dotted}: is not the same as {row.same_as}.{key}"
 
 
-def _section(entry: dict[str, Any], file: str) -> Section:
+def _section(entry: dict[str, Any], file: str) -> ReferenceSection:
     where = f"{file}: {entry.get('node')}"
     _refuse_unknown(entry, _SECTION_KEYS, where)
     rows = [
         *(_row({"keys": [key], **row}, f"{where}.{key}") for key, row in entry.get("keys", {}).items()),
         *(_row(row, f"{where}.{row['keys'][0]}") for row in entry.get("groups", [])),
     ]
-    return Section(
+    return ReferenceSection(
         node=entry["node"],
         title=_nested(entry, "title", where),
         intro=_words(entry, where) if "en" in entry or "zh" in entry else None,

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from nest_ssl.apps.reference.class_options import REQUIRED, Option
-from nest_ssl.apps.reference.descriptions import Language, Section
+from nest_ssl.apps.reference.descriptions import Language, ReferenceSection
 from nest_ssl.apps.reference.nodes import (
     AUGMENTOR,
     DATASET,
@@ -31,7 +31,7 @@ _REFERENCE = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 _EXPERIMENT = "exp_manager"
 
 
-def render_json_schema(sections: Sequence[Section], schema: Schema, language: Language) -> str:
+def render_json_schema(sections: Sequence[ReferenceSection], schema: Schema, language: Language) -> str:
     """Return the text of the schema file, with descriptions in this language."""
     words = {
         (section.node, key): row.meaning[language].strip()

@@ -37,7 +37,7 @@ from nest_ssl.config.schema import (
     RunSettings,
     ScheduleSettings,
 )
-from nest_ssl.config.schema.node import Refused, Setting, settings_of
+from nest_ssl.config.schema.node import RefusedKey, Setting, settings_of
 from nest_ssl.config.targets import TARGETS, resolve
 from nest_ssl.model.build import PARTS
 from nest_ssl.training.optim import optimizers, schedulers
@@ -115,7 +115,7 @@ def _of_setting(key: Setting) -> Option:
     return Option(name, REQUIRED if default is MISSING else as_yaml(default), json=json)
 
 
-def _of_refused(refused: Refused) -> Option:
+def _of_refused(refused: RefusedKey) -> Option:
     """Return the values with which a refused key does nothing, null last; empty texts and lists are not listed."""
     plain = [value for value in refused.off if value is not None and value not in ("", [], {})]
     return Option(

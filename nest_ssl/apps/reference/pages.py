@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from nest_ssl.apps.reference.class_options import REQUIRED, as_yaml, same_value
-from nest_ssl.apps.reference.descriptions import Language, Row, Section, check, read_sections
+from nest_ssl.apps.reference.descriptions import Language, ReferenceSection, Row, check, read_sections
 from nest_ssl.apps.reference.json_schema import render_json_schema
 from nest_ssl.apps.reference.nodes import (
     DATASET,
@@ -51,7 +51,7 @@ def render_pages() -> dict[str, str]:
     }
 
 
-def render(sections: Sequence[Section], schema: Schema, language: Language) -> str:
+def render(sections: Sequence[ReferenceSection], schema: Schema, language: Language) -> str:
     """Return the page in one language."""
     return _Page(schema, language).text(sections)
 
@@ -65,18 +65,18 @@ class _Page:
     def words(self) -> Mapping[str, str]:
         return yaml.safe_load(_WORDS.read_text(encoding="utf-8"))[self.language]
 
-    def text(self, sections: Sequence[Section]) -> str:
+    def text(self, sections: Sequence[ReferenceSection]) -> str:
         headings = [self._heading(section) for section in sections if not section.sub]
         contents = "".join(f"- [{heading}](#{_anchor(heading)})\n" for heading in headings)
         parts = (part for section in sections for part in self._parts(section))
         return "\n".join([self.words["opening"], contents, *parts])
 
-    def _heading(self, section: Section) -> str:
+    def _heading(self, section: ReferenceSection) -> str:
         title = section.title[self.language]
         plain = section.sub or section.node == TOP_LEVEL
         return title if plain else f"{title}{self.words['colon']}`{section.node}`"
 
-    def _parts(self, section: Section) -> Iterator[str]:
+    def _parts(self, section: ReferenceSection) -> Iterator[str]:
         yield f"{'###' if section.sub else '##'} {self._heading(section)}\n"
         if section.intro is not None:
             yield section.intro[self.language].strip() + "\n"
@@ -86,7 +86,7 @@ class _Page:
         if section.rows:
             yield "".join(f"| {' | '.join(line)} |\n" for line in self._table(section))
 
-    def _table(self, section: Section) -> Iterator[list[str]]:
+    def _table(self, section: ReferenceSection) -> Iterator[list[str]]:
         """Yield lines of cells, without columns that are empty in all rows."""
         if section.node in _VALUES:
             titles, cells = ["name", "options", "meaning"], self._value_cells

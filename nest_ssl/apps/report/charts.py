@@ -51,7 +51,7 @@ PADDING = (ChartPlan("padding_efficiency", (("padding_efficiency", "training"),)
 
 
 @dataclass(frozen=True)
-class Figure:
+class ChartFigure:
     """A chart as the page shows it."""
 
     caption: str  # id
@@ -67,7 +67,7 @@ class Figure:
 class Figures:
     """The charts that can be drawn, and the tags of the others."""
 
-    charts: Sequence[Figure]
+    charts: Sequence[ChartFigure]
     missing: Sequence[str]
 
 
@@ -84,7 +84,7 @@ def _codebook_plans(book: int) -> tuple[ChartPlan, ...]:
 
 def figures_of(plans: Sequence[ChartPlan], reports: Sequence[RunReport]) -> Figures:
     """Draw the charts of all runs; runs share a chart, unless their tasks differ and the chart depends on the task."""
-    figures: list[Figure] = []
+    figures: list[ChartFigure] = []
     missing: list[str] = []
     for plan in plans:
         runs = [report.run for report in reports]
@@ -180,7 +180,7 @@ def _lines(plan: ChartPlan, group: Sequence[tuple[int, RunReport]], of: int) -> 
 
 def _figure(
     plan: ChartPlan, group: Sequence[tuple[int, RunReport]], named: Sequence[tuple[str, Line]], of: int
-) -> Figure:
+) -> ChartFigure:
     lines = [line for _, line in named]
     chart = Chart(
         lines,
@@ -197,7 +197,7 @@ def _figure(
         drawn += curve_chart(chart, caption, style="narrow log", logarithmic=True)
     kinds = dict(named)
     styles = {name: f"colour-{line.colour}" if of == 1 else f"plain dash-{line.dash}" for name, line in kinds.items()}
-    return Figure(
+    return ChartFigure(
         caption=caption,
         title=words(plan.title),
         runs=", ".join(report.run.name for _, report in group) if alone else "",

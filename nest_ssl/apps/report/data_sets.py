@@ -28,7 +28,7 @@ _MOST_BARS = 40
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DurationsOfSet:
     """The utterances of one set; `problem` says why some or all of them could not be read."""
 
     name: str  # train, validation
@@ -50,13 +50,13 @@ class DataSet:
         return known[(known >= self.shortest) & (known <= self.longest)]
 
 
-def data_sets(run: Run, clock: Callable[[], float] = time.monotonic) -> list[DataSet]:
+def data_sets(run: Run, clock: Callable[[], float] = time.monotonic) -> list[DurationsOfSet]:
     """Read the training set and the validation set, if the configuration names them."""
     nodes = (("train", run.setting("model.train_ds")), ("validation", run.setting("model.validation_ds")))
     return [_read(name, node, run.folder, clock) for name, node in nodes if isinstance(node, Mapping)]
 
 
-def summary(found: DataSet) -> Words:
+def summary(found: DurationsOfSet) -> Words:
     """Return the caption of a histogram: the name of the set, its size and typical durations."""
     known = found.known
     return words(
@@ -69,7 +69,7 @@ def summary(found: DataSet) -> Words:
     )
 
 
-def notes(found: DataSet) -> Iterator[Words]:
+def notes(found: DurationsOfSet) -> Iterator[Words]:
     """Yield what a histogram does not show."""
     outside, unsaid = len(found.known) - len(found.used), len(found.durations) - len(found.known)
     if outside:
@@ -81,7 +81,7 @@ def notes(found: DataSet) -> Iterator[Words]:
         yield words("set_cut_short", count=Count(len(found.durations)), seconds=f"{READING_SECONDS:g}")
 
 
-def histogram(found: DataSet, caption: str) -> Markup:
+def histogram(found: DurationsOfSet, caption: str) -> Markup:
     """Draw how many utterances have which duration; those that training skips are pale."""
     known = found.known
     low = 0.0 if known.min() < known.max() / 3 else float(known.min())
@@ -102,7 +102,7 @@ def histogram(found: DataSet, caption: str) -> Markup:
     return svg(WIDTH, HEIGHT, caption, panel, style="narrow")
 
 
-def _read(name: str, node: Mapping[str, Any], folder: Path, clock: Callable[[], float]) -> DataSet:
+def _read(name: str, node: Mapping[str, Any], folder: Path, clock: Callable[[], float]) -> DurationsOfSet:
     limits = {"shortest": _number(node, "min_duration", 0.0), "longest": _number(node, "max_duration", math.inf)}
     files: list[str] = []
     durations: list[float] = []
@@ -120,7 +120,7 @@ def _read(name: str, node: Mapping[str, Any], folder: Path, clock: Callable[[], 
                 break
     except NestError as error:
         problem = one_line(error)
-    return DataSet(name, files, np.array(durations), cut_short=cut_short, problem=problem, **limits)
+    return DurationsOfSet(name, files, np.array(durations), cut_short=cut_short, problem=problem, **limits)
 
 
 def _paths(node: Mapping[str, Any]) -> list[str]:

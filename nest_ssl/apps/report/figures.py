@@ -40,7 +40,7 @@ _COUNTED_WITH = "masked_share"  # versions of nest_ssl that log this at every st
 
 
 @dataclass(frozen=True)
-class Figure:
+class KeyFigure:
     """One key figure; `kind` says how it is printed, `better` which direction is good, if either is.
 
     `value` is None if the run did not log it, and NaN if its newest logged values are not finite. `scope` is what runs
@@ -54,28 +54,28 @@ class Figure:
     scope: Scope | None = None
 
 
-def key_figures(run: Run, status: Status) -> list[Figure]:
+def key_figures(run: Run, status: Status) -> list[KeyFigure]:
     """Return the figures, the most important first."""
     get = run.history.get
     return [
-        Figure("step", status.step, "count"),
-        Figure("epoch", _of(get("epoch"), lambda of: of.last), "count"),
-        Figure("train_loss", recent(get("train_loss")), "number", "lower", "training"),
-        Figure("val_loss", _newest(get("val_loss")), "number", "lower", "validation"),
-        Figure("best_val_loss", _of(get("val_loss"), _lowest), "number", "lower", "validation"),
-        Figure("train_accuracy", recent(get("train_accuracy")), "share", "higher", "training"),
-        Figure("val_accuracy", _newest(get("val_accuracy")), "share", "higher", "validation"),
-        Figure("audio_seconds_per_second", recent(get("audio_seconds_per_second")), "rate", "higher"),
-        Figure("steps_per_second", status.steps_per_second, "rate"),
-        Figure("data_wait_share", recent(get("data_wait_share")), "share", "lower"),
-        Figure("padding_efficiency", recent(get("padding_efficiency")), "share", "higher"),
-        Figure("starts", len(run.history.starts), "count"),
-        Figure("skipped_audio", total_of(run, "skipped_audio"), "count", "lower"),
-        Figure("nonfinite_steps", total_of(run, "nonfinite_steps"), "count", "lower"),
+        KeyFigure("step", status.step, "count"),
+        KeyFigure("epoch", _of(get("epoch"), lambda of: of.last), "count"),
+        KeyFigure("train_loss", recent(get("train_loss")), "number", "lower", "training"),
+        KeyFigure("val_loss", _newest(get("val_loss")), "number", "lower", "validation"),
+        KeyFigure("best_val_loss", _of(get("val_loss"), _lowest), "number", "lower", "validation"),
+        KeyFigure("train_accuracy", recent(get("train_accuracy")), "share", "higher", "training"),
+        KeyFigure("val_accuracy", _newest(get("val_accuracy")), "share", "higher", "validation"),
+        KeyFigure("audio_seconds_per_second", recent(get("audio_seconds_per_second")), "rate", "higher"),
+        KeyFigure("steps_per_second", status.steps_per_second, "rate"),
+        KeyFigure("data_wait_share", recent(get("data_wait_share")), "share", "lower"),
+        KeyFigure("padding_efficiency", recent(get("padding_efficiency")), "share", "higher"),
+        KeyFigure("starts", len(run.history.starts), "count"),
+        KeyFigure("skipped_audio", total_of(run, "skipped_audio"), "count", "lower"),
+        KeyFigure("nonfinite_steps", total_of(run, "nonfinite_steps"), "count", "lower"),
     ]
 
 
-def best_value(figures: Sequence[Figure]) -> float | None:
+def best_value(figures: Sequence[KeyFigure]) -> float | None:
     """Return the best value of one figure of several runs; None if they are equal or neither direction is better."""
     values = [figure.value for figure in figures if figure.value is not None and math.isfinite(figure.value)]
     if len(set(values)) < 2 or not figures[0].better:
@@ -92,12 +92,12 @@ def recent(series: Series | None) -> float | None:
     return float(np.mean(newest)) if len(newest) else math.nan
 
 
-def as_numbers(figures: list[Figure]) -> dict[str, Any]:
+def as_numbers(figures: list[KeyFigure]) -> dict[str, Any]:
     """Return the figures for JSON: counts are integers, and None means not logged or not finite."""
     return {figure.name: _as_number(figure) for figure in figures}
 
 
-def _as_number(figure: Figure) -> float | int | None:
+def _as_number(figure: KeyFigure) -> float | int | None:
     if figure.value is None or not math.isfinite(figure.value):
         return None
     return int(figure.value) if figure.kind == "count" else figure.value

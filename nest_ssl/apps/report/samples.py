@@ -35,7 +35,7 @@ _ROW_HEIGHT = 14.0
 
 
 @dataclass(frozen=True)
-class Sample:
+class KeptUtterance:
     """One utterance of a validation batch."""
 
     clean: np.ndarray  # (S,)
@@ -67,7 +67,7 @@ class SampleSet:
     """The samples of one validation."""
 
     step: int
-    samples: list[Sample]
+    samples: list[KeptUtterance]
 
 
 def newest_samples(folder: Path) -> SampleSet | None:
@@ -108,7 +108,7 @@ def token_strip(tokens: np.ndarray) -> str:
     return _png(Image.fromarray(np.ascontiguousarray(pixels)))
 
 
-def utterance_chart(sample: Sample, caption: str) -> Markup:
+def utterance_chart(sample: KeptUtterance, caption: str) -> Markup:
     """Draw the spectrogram with its mask, and the tokens below it on the same time axis."""
     frames = max(sample.features.shape[1], 1)
     panel = Panel(Axis(0, frames, _LEFT, _RIGHT), Axis(0, 1, _BOTTOM, _TOP))
@@ -177,7 +177,7 @@ class _Arrays:
         return array
 
 
-def _samples(arrays: _Arrays) -> Iterator[Sample]:
+def _samples(arrays: _Arrays) -> Iterator[KeptUtterance]:
     number, rate = 0, int(arrays["sample_rate"])
     if not 1 <= rate <= _HIGHEST_RATE:
         raise ValueError(f"sample_rate is {rate}")
@@ -191,7 +191,7 @@ def _samples(arrays: _Arrays) -> Iterator[Sample]:
         scored = scored[:frames]
         if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
             raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many code books")
-        yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
+        yield KeptUtterance(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
         number += 1
 
 

@@ -15,7 +15,7 @@ from nest_ssl.apps.pages.text import Count, Words
 from nest_ssl.apps.report.charts import COLOURS
 from nest_ssl.apps.report.configuration import ABSENT, Change, changes
 from nest_ssl.apps.report.events import Start
-from nest_ssl.apps.report.figures import Figure, Obstacle, Scope, best_value, obstacle, total_of
+from nest_ssl.apps.report.figures import KeyFigure, Obstacle, Scope, best_value, obstacle, total_of
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.run import Run
@@ -32,7 +32,7 @@ _COUNTS = ("codes", "book", "step", "warmup", "perplexity", "predicted", "target
 _SCOPES: tuple[Scope, ...] = ("training", "validation")
 
 
-def figure_text(figure: Figure) -> Markup:
+def figure_text(figure: KeyFigure) -> Markup:
     """Return a figure for people; a dash if it was not logged."""
     if figure.value is None:
         return Markup("–")
@@ -43,7 +43,7 @@ def figure_text(figure: Figure) -> Markup:
     return share(figure.value) if figure.kind == "share" else number(figure.value)
 
 
-def tiles(figures: Sequence[Figure]) -> list[tuple[Words, Markup]]:
+def tiles(figures: Sequence[KeyFigure]) -> list[tuple[Words, Markup]]:
     """Return the figures that stand beside the verdict."""
     shown = (figure for figure in figures if figure.name in _TILES and figure.value is not None)
     return [(words(figure.name), figure_text(figure)) for figure in shown]

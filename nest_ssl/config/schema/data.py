@@ -18,7 +18,7 @@ from nest_ssl.config.schema.data_kinds import (
     TAR_FILES,
 )
 from nest_ssl.config.schema.kinds import either, whole
-from nest_ssl.config.schema.node import Node, Refused, setting, wrong
+from nest_ssl.config.schema.node import Node, RefusedKey, setting, wrong
 from nest_ssl.errors import ConfigError
 
 
@@ -62,9 +62,9 @@ class DataSettings(LoaderSettings):
 
     # of transcripts, of NeMo's set-up; paths show whether manifests are sharded
     IDLE: ClassVar[tuple[str, ...]] = ("use_start_end_token", "labels", "defer_setup", "name", "shard_manifests")
-    REFUSED: ClassVar[Mapping[str, Refused]] = {
-        "use_dali": Refused("use a plain JSON-lines manifest"),
-        "augmentor": Refused("use `batch_augmentor`"),
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {
+        "use_dali": RefusedKey("use a plain JSON-lines manifest"),
+        "augmentor": RefusedKey("use `batch_augmentor`"),
     }
 
     manifest_filepath: Any = setting(kind=MANIFESTS)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from nest_ssl.config.schema.kinds import LIST, MAPPING
-from nest_ssl.config.schema.node import Node, Refused, setting
+from nest_ssl.config.schema.node import Node, RefusedKey, setting
 
-_OTHER_LOGGERS = Refused("use TensorBoard, create_wandb_logger or create_mlflow_logger")
+_OTHER_LOGGERS = RefusedKey("use TensorBoard, create_wandb_logger or create_mlflow_logger")
 _RESILIENCY = "it needs NVIDIA's resiliency package"
 
 
@@ -18,7 +18,7 @@ class CheckpointSettings(Node):
     """When checkpoints are written and which are kept: Lightning's ModelCheckpoint, and `.nemo` archives beside it."""
 
     IDLE: ClassVar[tuple[str, ...]] = ("model_parallel_size", "save_last_n_optim_states")
-    REFUSED: ClassVar[Mapping[str, Refused]] = {"filepath": Refused("use dirpath and filename")}
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {"filepath": RefusedKey("use dirpath and filename")}
 
     dirpath: str | None = None
     filename: str | None = None
@@ -69,15 +69,15 @@ class ExperimentSettings(Node):
         *("ipl_epoch_stopper_callback_params", "straggler_detection_params", "fault_tolerance", "step_timing_kwargs"),
         *("seconds_to_sleep", "log_tflops_per_sec_per_gpu", "disable_validation_on_resume", "resume_past_end"),
     )
-    REFUSED: ClassVar[Mapping[str, Refused]] = {
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {
         "create_dllogger_logger": _OTHER_LOGGERS,
         "create_clearml_logger": _OTHER_LOGGERS,
         "create_neptune_logger": _OTHER_LOGGERS,
-        "create_ipl_epoch_stopper_callback": Refused("it belongs to pseudo-labelling, not to pre-training"),
-        "create_straggler_detection_callback": Refused(_RESILIENCY),
-        "create_fault_tolerance_callback": Refused(f"{_RESILIENCY}; resume_if_exists continues a stopped run"),
-        "log_delta_step_timing": Refused("use log_step_timing"),
-        "ema.enable": Refused("it is not part of NEST pre-training"),
+        "create_ipl_epoch_stopper_callback": RefusedKey("it belongs to pseudo-labelling, not to pre-training"),
+        "create_straggler_detection_callback": RefusedKey(_RESILIENCY),
+        "create_fault_tolerance_callback": RefusedKey(f"{_RESILIENCY}; resume_if_exists continues a stopped run"),
+        "log_delta_step_timing": RefusedKey("use log_step_timing"),
+        "ema.enable": RefusedKey("it is not part of NEST pre-training"),
     }
 
     explicit_log_dir: str | None = None

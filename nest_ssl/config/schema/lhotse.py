@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from nest_ssl.config.schema.data import LoaderSettings
 from nest_ssl.config.schema.data_kinds import CUT_SET, SHAR, SHARD_SEED, WEIGHTED_PATHS
 from nest_ssl.config.schema.kinds import number
-from nest_ssl.config.schema.node import Refused, setting
+from nest_ssl.config.schema.node import RefusedKey, setting
 
-_UNSET = Refused(off=(None,))
-_SWITCH = Refused(off=(None, False))
+_UNSET = RefusedKey(off=(None,))
+_SWITCH = RefusedKey(off=(None, False))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class LhotseSettings(LoaderSettings):
         *("concat_sampling_temperature", "concat_sampling_scale", "concat_sampling_probabilities"),
         *("concat_sampling_seed", "concat_shuffle", "min_audio_len_secs", "pad_audio_mode"),
     )
-    REFUSED: ClassVar[Mapping[str, Refused]] = {
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {
         **dict.fromkeys(("input_cfg", "bucket_batch_size", "max_open_streams", "reweight_temperature"), _UNSET),
         **dict.fromkeys(("prompt_format", "noise_path", "extra_fields", "slice_length", "truncate_duration"), _UNSET),
         **dict.fromkeys(("cut_into_windows_duration", "pad_min_duration", "augmentor"), _UNSET),
@@ -46,14 +46,14 @@ class LhotseSettings(LoaderSettings):
         **dict.fromkeys(("rir_enabled", "lowpass_enabled", "compression_enabled", "clipping_enabled"), _SWITCH),
         **dict.fromkeys(("force_map_dataset", "force_iterable_dataset"), _SWITCH),
         **dict.fromkeys(("trim_silence", "int_values", "use_dali"), _SWITCH),
-        "tarred_audio_filepaths": Refused("use the tar files without lhotse, or convert them to Shar", (None,)),
-        "concurrent_bucketing": Refused(
+        "tarred_audio_filepaths": RefusedKey("use the tar files without lhotse, or convert them to Shar", (None,)),
+        "concurrent_bucketing": RefusedKey(
             "a thread that fills the buckets makes other batches in every run", (None, False)
         ),
-        "is_concat": Refused("a list of manifests is mixed, as [[path, weight], ...]", (None, False)),
-        "keep": Refused(off=(None, "pass")),
-        "max_cer": Refused(off=(None, math.inf)),
-        "min_context_speaker_similarity": Refused(off=(None, -1)),
+        "is_concat": RefusedKey("a list of manifests is mixed, as [[path, weight], ...]", (None, False)),
+        "keep": RefusedKey(off=(None, "pass")),
+        "max_cer": RefusedKey(off=(None, math.inf)),
+        "min_context_speaker_similarity": RefusedKey(off=(None, -1)),
     }
 
     manifest_filepath: Any = setting(None, kind=WEIGHTED_PATHS)

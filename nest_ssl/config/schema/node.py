@@ -16,7 +16,7 @@ _OFF: tuple[Any, ...] = (None, False, "", [], {})
 
 
 @dataclass(frozen=True)
-class Refused:
+class RefusedKey:
     """A key of NeMo that is not supported: an error gives the `reason`, or what to use instead."""
 
     reason: str = "leave it out"
@@ -42,7 +42,7 @@ class Node:
     """
 
     IDLE: ClassVar[tuple[str, ...]] = ()  # keys of NeMo that are accepted, without effect
-    REFUSED: ClassVar[Mapping[str, Refused]] = {}
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {}
     WITH: ClassVar[str] = ""  # in errors: where these keys apply
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from nest_ssl.config.schema.kinds import LIST, MAPPING, TEXT, either, whole
-from nest_ssl.config.schema.node import Node, Refused, setting
+from nest_ssl.config.schema.node import Node, RefusedKey, setting
 
 
 @dataclass(frozen=True)
@@ -15,8 +15,8 @@ class RunSettings(Node):
     """The top level, beside the nodes `model`, `trainer` and `exp_manager`."""
 
     IDLE: ClassVar[tuple[str, ...]] = ("init_strict",)
-    REFUSED: ClassVar[Mapping[str, Refused]] = {
-        "init_from_pretrained_model": Refused(
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {
+        "init_from_pretrained_model": RefusedKey(
             "models are not downloaded by name; get the .nemo file and give init_from_nemo_model=<path>", off=(None,)
         )
     }

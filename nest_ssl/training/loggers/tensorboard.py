@@ -116,7 +116,7 @@ class EventFile:
             raise
 
 
-class _File(FileWriter):
+class _EventFile(FileWriter):
     """Torch's writer, on top of `EventFile`."""
 
     def __init__(self, folder: str, flush_seconds: float, suffix: str) -> None:
@@ -131,7 +131,7 @@ class _Summaries(SummaryWriter):
 
     def _get_file_writer(self) -> FileWriter:
         if self.file_writer is None:
-            self.file_writer = _File(self.log_dir, self.flush_secs, self.filename_suffix)
+            self.file_writer = _EventFile(self.log_dir, self.flush_secs, self.filename_suffix)
             self.all_writers = {self.file_writer.get_logdir(): self.file_writer}
             if self.purge_step is not None:
                 self.file_writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), self.purge_step)

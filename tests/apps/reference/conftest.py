@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nest_ssl.apps.reference.descriptions import Section, read_sections
+from nest_ssl.apps.reference.descriptions import ReferenceSection, read_sections
 from nest_ssl.apps.reference.nodes import Schema, read_schema
 
 
@@ -12,5 +12,5 @@ def schema() -> Schema:
 
 
 @pytest.fixture(scope="session")
-def sections() -> list[Section]:
+def sections() -> list[ReferenceSection]:
     return read_sections()

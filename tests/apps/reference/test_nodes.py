@@ -11,7 +11,7 @@ import pytest
 
 import nest_ssl.training
 from nest_ssl.apps.alignment.recorder import RecorderOptions
-from nest_ssl.apps.reference.descriptions import Section
+from nest_ssl.apps.reference.descriptions import ReferenceSection
 from nest_ssl.apps.reference.nodes import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
 from nest_ssl.config.schema import RunSettings
 from nest_ssl.config.schema.node import settings_of
@@ -74,7 +74,7 @@ def test_an_optimiser_has_no_rate_by_default(schema: Schema) -> None:
         build_optimizer([], {"name": "adamw"})
 
 
-def test_what_the_trainer_is_told_and_what_the_code_asks_of_it_is_described(sections: list[Section]) -> None:
+def test_what_the_trainer_is_told_and_what_the_code_asks_of_it_is_described(sections: list[ReferenceSection]) -> None:
     described = {key for section in sections if section.node == TRAINER for row in section.rows for key in row.keys}
     folder = Path(nest_ssl.training.__path__[0])
     source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.apps.reference.class_options import Option
-from nest_ssl.apps.reference.descriptions import Section, check, problems
+from nest_ssl.apps.reference.descriptions import ReferenceSection, check, problems
 from nest_ssl.apps.reference.nodes import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
 from nest_ssl.apps.reference.pages import JSON_SCHEMAS, PAGES, render, render_pages
 from nest_ssl.config.targets import TARGETS
@@ -28,7 +28,7 @@ def pages() -> dict[str, str]:
     return render_pages()
 
 
-def test_every_key_is_described_once_and_no_other(sections: list[Section], schema: Schema) -> None:
+def test_every_key_is_described_once_and_no_other(sections: list[ReferenceSection], schema: Schema) -> None:
     assert list(problems(sections, schema)) == []
 
 
@@ -69,32 +69,36 @@ def test_links_lead_somewhere(page: str, pages: dict[str, str]) -> None:
         assert not place or place in _places(text), target
 
 
-def test_a_new_key_without_description_is_named(sections: list[Section], schema: Schema) -> None:
+def test_a_new_key_without_description_is_named(sections: list[ReferenceSection], schema: Schema) -> None:
     grown = {**schema, "model.masking": {**schema["model.masking"], "new_option": Option("int", "3")}}
     with pytest.raises(NestError, match=r"model\.masking\.new_option: not described"):
         check(sections, grown)
 
 
-def test_a_description_of_what_is_gone_is_named(sections: list[Section], schema: Schema) -> None:
+def test_a_description_of_what_is_gone_is_named(sections: list[ReferenceSection], schema: Schema) -> None:
     shrunk = {**schema, "model.masking": {k: v for k, v in schema["model.masking"].items() if k != "freeze"}}
     with pytest.raises(NestError, match=r"model\.masking\.freeze: described, but nothing accepts it"):
         check(sections, shrunk)
 
 
-def test_a_key_that_has_an_effect_is_not_described_as_having_none(sections: list[Section], schema: Schema) -> None:
+def test_a_key_that_has_an_effect_is_not_described_as_having_none(
+    sections: list[ReferenceSection], schema: Schema
+) -> None:
     data = {**schema["model.train_ds"], "labels": Option()}
     with pytest.raises(NestError, match=r"model\.train_ds\.labels: described as without effect"):
         check(sections, {**schema, "model.train_ds": data})
 
 
-def test_words_for_a_default_that_the_code_no_longer_has_are_named(sections: list[Section], schema: Schema) -> None:
+def test_words_for_a_default_that_the_code_no_longer_has_are_named(
+    sections: list[ReferenceSection], schema: Schema
+) -> None:
     data = schema["model.train_ds"]
     changed = {**schema, "model.train_ds": {**data, "shuffle_n": replace(data["shuffle_n"], default="2 * batch_size")}}
     with pytest.raises(NestError, match=r"model\.train_ds\.shuffle_n: its default is described for 'null'"):
         check(sections, changed)
 
 
-def test_defaults_on_the_pages_are_those_of_the_code(sections: list[Section], schema: Schema) -> None:
+def test_defaults_on_the_pages_are_those_of_the_code(sections: list[ReferenceSection], schema: Schema) -> None:
     """Give every key another default: the page has it, unless words stand for what the code computes."""
     marked = {
         node: {key: replace(option, default=f"{node}/{key}") for key, option in options.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nest_ssl.apps.report.data_sets import DataSet, data_sets
+from nest_ssl.apps.report.data_sets import DurationsOfSet, data_sets
 from nest_ssl.apps.report.run import open_runs
 from tests.apps.report.example_runs import CONFIG, write_run
 
@@ -22,7 +22,7 @@ def manifest(path: Path, durations: list[float | None]) -> Path:
     return path
 
 
-def train_set(folder: Path, **train_ds: object) -> DataSet:
+def train_set(folder: Path, **train_ds: object) -> DurationsOfSet:
     config = {**CONFIG, "model": {**CONFIG["model"], "train_ds": train_ds}}
     (run,) = open_runs([write_run(folder, began=1000.0, steps=60, config=config)])
     (found,) = data_sets(run)

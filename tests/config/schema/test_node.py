@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 
 from nest_ssl.config.schema.kinds import LIST
-from nest_ssl.config.schema.node import Node, Refused, keys_of, read, read_value, setting
+from nest_ssl.config.schema.node import Node, RefusedKey, keys_of, read, read_value, setting
 from nest_ssl.errors import ConfigError
 
 
@@ -22,10 +22,10 @@ class Inner(Node):
 @dataclass(frozen=True)
 class Example(Node):
     IDLE: ClassVar[tuple[str, ...]] = ("labels", "ema")
-    REFUSED: ClassVar[Mapping[str, Refused]] = {
-        "turbo": Refused("use fast"),
-        "keep": Refused(off=(None, "pass")),
-        "ema.enable": Refused(),
+    REFUSED: ClassVar[Mapping[str, RefusedKey]] = {
+        "turbo": RefusedKey("use fast"),
+        "keep": RefusedKey(off=(None, "pass")),
+        "ema.enable": RefusedKey(),
     }
 
     rate: int = setting(at_least=1)
