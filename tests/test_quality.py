@@ -29,7 +29,12 @@ MAY_IMPORT = {
     "shell": set(),
     "memory": set(),
     "environments": {"errors", "folder_lock"},
-    "model": {"errors", "compat", "memory", "config"},  # of config, the table of classes alone: see ONLY
+    "model": {
+        "errors",
+        "compat",
+        "memory",
+        "config",
+    },  # of config, only what ONLY lists
     "data": {"errors", "compat", "folder_lock", "atomic", "printable", "regular_file", "shell", "config"},
     "config": {"errors", "compat", "moved", "regular_file", "shell", "checkpoint", "model"},
     "checkpoint": {"errors", "compat", "atomic", "regular_file", "config", "model"},
@@ -61,7 +66,7 @@ APPS = {
 }
 # part -> the only modules of another part that it may import
 ONLY = {
-    ("model", "config"): {"nest_ssl.config.targets"},
+    ("model", "config"): {"nest_ssl.config.targets", "nest_ssl.config.schema"},
     ("data", "config"): {"nest_ssl.config.targets", "nest_ssl.config.numerics", "nest_ssl.config.schema"},
 }
 # module -> what it imports against the direction, in functions: save_to and restore_from are NeMo's methods of a model

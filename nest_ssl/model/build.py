@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nest_ssl.config.schema import ModelSettings, keys_of, settings_of
 from nest_ssl.config.targets import instantiate
 from nest_ssl.errors import ConfigError, refuse_unknown
 from nest_ssl.memory import machine_memory
@@ -25,18 +26,10 @@ from nest_ssl.model import (
 from nest_ssl.model.size import check_size
 
 PARTS = ("preprocessor", "spec_augment", "masking", "quantizer", "encoder", "decoder", "loss")
-MODEL_KEYS = {
-    *PARTS,
-    *("sample_rate", "num_classes", "num_books", "code_dim", "squeeze_single", "mask_position"),
-    *("numerics", "batch_norm_over_padding", "compile"),
-    *("train_ds", "validation_ds", "test_ds", "optim", "optim_param_groups"),
-    *("target", "nemo_version"),  # NeMo writes these into archives
-}
+DATA_SETS = ("train_ds", "validation_ds", "test_ds")
+MODEL_KEYS = {*PARTS, *DATA_SETS, *keys_of(ModelSettings)}
 MODEL_DEFAULTS: dict[str, Any] = {
-    "mask_position": "pre_conv",
-    "numerics": "exact",
-    "batch_norm_over_padding": True,
-    "compile": False,
+    name: setting.default for name, setting in settings_of(ModelSettings).items() if setting.default is not None
 }
 
 

@@ -8,7 +8,7 @@ from nest_ssl.config.schema.data import DataSettings, LoaderSettings
 from nest_ssl.config.schema.data_kinds import TAR_FILES, WEIGHTED_PATHS, split_paths
 from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
 from nest_ssl.config.schema.lhotse import LhotseSettings
-from nest_ssl.config.schema.node import Node, keys_of, read, read_value, wrong
+from nest_ssl.config.schema.node import Node, keys_of, read, read_value, settings_of, wrong
 from nest_ssl.config.schema.run import ModelSettings, OptimizerSettings, RunSettings, ScheduleSettings
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "keys_of",
     "read",
     "read_value",
+    "settings_of",
     "split_paths",
     "wrong",
 ]

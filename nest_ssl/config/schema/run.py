@@ -36,7 +36,7 @@ class RunSettings(Node):
 
 @dataclass(frozen=True)
 class ModelSettings(Node):
-    """The values of the `model` node; `nest_ssl.model`, which knows no configuration files, has the same defaults."""
+    """The values of the `model` node."""
 
     IDLE: ClassVar[tuple[str, ...]] = ("target", "nemo_version")  # written by NeMo into the archives it saves
 

@@ -15,12 +15,11 @@ from nest_ssl.config.schema.run import ModelSettings, RunSettings
 from nest_ssl.config.suggestions import suggestion
 from nest_ssl.config.targets import arguments_of, resolve
 from nest_ssl.errors import ConfigError
-from nest_ssl.model.build import PARTS
+from nest_ssl.model.build import DATA_SETS, PARTS
 
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
 Keys = Mapping[str, "Keys | None"]
 
-_DATASETS = ("train_ds", "validation_ds", "test_ds")
 # names to suggest; nest_ssl/training/optim checks them, which knows the options of each optimiser and schedule
 _CHECKED_LATER = (
     *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
@@ -60,7 +59,7 @@ def known_keys(config: Mapping[str, Any]) -> Keys:
 
 def _model_keys(model: Mapping[str, Any]) -> Keys:
     parts = {name: _class_keys(model[name], f"model.{name}") for name in PARTS if isinstance(model.get(name), Mapping)}
-    datasets = {name: _dataset_keys(model.get(name), f"model.{name}") for name in _DATASETS}
+    datasets = {name: _dataset_keys(model.get(name), f"model.{name}") for name in DATA_SETS}
     return {**_leaves([*keys_of(ModelSettings), *PARTS]), **datasets, **parts}
 
 

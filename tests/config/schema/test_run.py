@@ -1,22 +1,27 @@
-"""Top level and model: what the schema declares is what the model, which does not know it, has."""
+"""The keys of the top level and of the model, and their values."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+import yaml
 
-from nest_ssl.config.schema import ModelSettings, keys_of
-from nest_ssl.config.schema.node import settings_of
+from nest_ssl.config.presets import preset_folder
 from nest_ssl.config.schema.tree import check_keys
 from nest_ssl.errors import ConfigError
-from nest_ssl.model.build import MODEL_DEFAULTS, MODEL_KEYS, PARTS
+from nest_ssl.model.build import MODEL_DEFAULTS, MODEL_KEYS
 
 
-def test_the_model_has_these_keys_and_defaults() -> None:
-    assert {*keys_of(ModelSettings), *PARTS, "train_ds", "validation_ds", "test_ds"} == MODEL_KEYS
-    declared = settings_of(ModelSettings)
-    assert {name: declared[name].default for name in MODEL_DEFAULTS} == MODEL_DEFAULTS
+def test_the_model_takes_nemos_keys_and_has_nemos_defaults() -> None:
+    nemo = yaml.safe_load((preset_folder() / "nest_fast-conformer.yaml").read_text(encoding="utf-8"))
+    assert set(nemo["model"]) <= MODEL_KEYS
+    assert MODEL_DEFAULTS == {
+        "mask_position": "pre_conv",
+        "numerics": "exact",
+        "batch_norm_over_padding": True,
+        "compile": False,
+    }
 
 
 @pytest.mark.parametrize(
