@@ -44,7 +44,7 @@ def _plain_dropout() -> Iterator[None]:
         yield
 
 
-PADDING, FUSED = "padding left out", "optimiser in one kernel"
+PADDING, FUSED = "padding left out", "optimizer in one kernel"
 PARTS: dict[str, Without] = {
     PADDING: contextlib.nullcontext,  # the batch decides: see `_as_long_as_the_longest`
     "tokens, decoder and loss for masked frames only": lambda: patch.object(RandomBlockMasking, "blocks", _all_masked),

@@ -12,7 +12,7 @@ FORWARD_AND_BACKWARD = 3  # one product forward, two backward: for the input and
 def training_flops(model: Mapping[str, Any], durations: Sequence[float]) -> float:
     """Operations that the loss of these clips (seconds) and its gradients need; padding and waste do not count.
 
-    Left out is what is less than a hundredth: features, quantizer, norms, activations, the optimiser. The decoder and
+    Left out is what is less than a hundredth: features, quantizer, norms, activations, the optimizer. The decoder and
     the last layer's end count for the masked frames only, because the loss looks at no others.
     """
     encoder, masking = model["encoder"], model["masking"]

@@ -9,7 +9,7 @@ Implementation = Literal["nemo", "nest_ssl"]
 Kind = Literal["train", "first_step", "data", "save", "ablation", "watching"]
 # where the time of a step goes
 FEATURES, QUANTIZER, SUBSAMPLING, ENCODER, DECODER = "features", "quantizer", "sub-sampling", "encoder", "decoder, loss"
-BACKWARD, OPTIMIZER, WAITING, REST = "backward", "optimiser", "waiting for data", "rest"
+BACKWARD, OPTIMIZER, WAITING, REST = "backward", "optimizer", "waiting for data", "rest"
 STAGES = (WAITING, FEATURES, QUANTIZER, SUBSAMPLING, ENCODER, DECODER, BACKWARD, OPTIMIZER, REST)
 WARM_UP = 1  # untimed steps: the first one allocates memory that the others use
 

@@ -140,7 +140,7 @@ def _ready(batches: Iterable[Any]) -> DataLoader:
 
 
 def _with_closure_on(clock: StageClock, step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the optimiser's step with its closure timed, in which Lightning calls all hooks."""
+    """Return the optimizer's step with its closure timed, in which Lightning calls all hooks."""
 
     @functools.wraps(step)
     def with_closure_on(closure: Callable[[], Any]) -> Any:

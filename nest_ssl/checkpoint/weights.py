@@ -49,7 +49,7 @@ def refuse_other_kinds(weights: Mapping[str, Tensor], own: Mapping[str, Tensor],
 
 
 def refuse_nonfinite_optimizer(states: Any, path: Path | str) -> None:
-    """Refuse the first tensor of an optimiser's state that would make the weights NaN in the next step."""
+    """Refuse the first tensor of an optimizer's state that would make the weights NaN in the next step."""
     for name, tensor in _tensors(states, "optimizer_states"):
         if tensor.is_complex() or (tensor.is_floating_point() and not _finite(tensor, tensor.dtype)):
             raise CheckpointError(

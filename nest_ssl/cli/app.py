@@ -77,7 +77,7 @@ def align(
     overrides: Overrides = None,
     config_path: ConfigPath = None,
     config_name: ConfigName = "nest_fast-conformer",
-    steps: Annotated[int, typer.Option(min=1, help="optimiser steps to train")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="optimizer steps to train")] = 2,
     save_steps: Annotated[
         str | None, typer.Option(help="steps to record, such as 0-4 or 0,10 (default: the first and the last)")
     ] = None,

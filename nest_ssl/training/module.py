@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  # type: ignore[misc]
-    """`Nest` as Lightning trains it: steps, metrics, clipping, optimiser, and what a checkpoint holds besides weights.
+    """`Nest` as Lightning trains it: steps, metrics, clipping, optimizer, and what a checkpoint holds besides weights.
 
     Its data loaders are those of `data`, a LightningDataModule; its files are read and written by `ModelFiles`.
     """

@@ -42,7 +42,7 @@ def test_other_precisions_and_tensors_of_other_models_pass(dtype: torch.dtype) -
     refuse_unusable_weights({"w": torch.ones(2, 3, dtype=dtype), **others}, OWN, "x.ckpt")
 
 
-def test_the_state_of_an_optimiser_is_finite() -> None:
+def test_the_state_of_an_optimizer_is_finite() -> None:
     moments = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(3), "other": None}
     refuse_nonfinite_optimizer([{"state": {0: moments}, "param_groups": [{"lr": 0.1, "params": [0]}]}], "x.ckpt")
     refuse_nonfinite_optimizer(None, "x.ckpt")

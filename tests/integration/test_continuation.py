@@ -79,7 +79,7 @@ def the_error(lines: Lines) -> str:
 
 REFUSED = {
     "another rate": (["model.optim.lr=0.2"], "model.optim.lr: 0.1 -> 0.2", "init_from_ptl_ckpt="),
-    "another optimiser": (["model.optim.name=sgd"], "model.optim.name: adamw -> sgd", "init_from_ptl_ckpt="),
+    "another optimizer": (["model.optim.name=sgd"], "model.optim.name: adamw -> sgd", "init_from_ptl_ckpt="),
     "another schedule": (["model.optim.sched.min_lr=0.01"], "sched.min_lr: 1e-06 -> 0.01", "init_from_ptl_ckpt="),
     "another width": (["model.encoder.d_model=64"], "model.encoder.d_model: 32 -> 64", "holds another model"),
     "more layers": (["model.encoder.n_layers=2"], "model.encoder.n_layers: 1 -> 2", "holds another model"),

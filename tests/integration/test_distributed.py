@@ -128,7 +128,7 @@ def test_two_processes_equal_one_with_twice_the_batch(two: list[str], tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "two", [TWO, SHARDED, [*SHARDED, *STATELESS]], ids=["ddp", "fsdp", "fsdp, an optimiser without a state"]
+    "two", [TWO, SHARDED, [*SHARDED, *STATELESS]], ids=["ddp", "fsdp", "fsdp, an optimizer without a state"]
 )
 def test_a_run_of_two_goes_on_with_the_same_bits(two: list[str], corpus: DummyCorpus, tmp_path: Path) -> None:
     words = command(corpus, *two, "trainer.val_check_interval=2", "trainer.max_steps=8")

@@ -78,7 +78,7 @@ CHINESE = Language(
         "Data and augmentation": "数据与增强",
         "Data by lhotse": "lhotse 数据",
         "Features": "特征",
-        "Optimisers": "优化器",
+        "Optimizers": "优化器",
         "Schedules": "学习率调度",
         "Training": "训练",
         "Precision": "精度",

@@ -58,7 +58,7 @@ TRAINER_OPTIONS = (
 
 
 class VariantRecorder(BatchListener):
-    """Collects each batch, the model's outputs, and the optimiser steps; log-probabilities and gradients only once."""
+    """Collects each batch, the model's outputs, and the optimizer steps; log-probabilities and gradients only once."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Variants of the training itself: optimisers, schedules, accumulation, validation, resuming, precision."""
+"""Variants of the training itself: optimizers, schedules, accumulation, validation, resuming, precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.parity.bases import Variant, tiny
 
 
 def _optimizer(name: str, **options: object) -> Variant:
-    """An optimiser alone: no schedule, none of AdamW's options."""
+    """An optimizer alone: no schedule, none of AdamW's options."""
     return tiny(
         "model.train_ds.noise_manifest=null",
         "~model.optim",

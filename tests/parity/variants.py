@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, Variant]] = {
     "Data and augmentation": DATA,
     "Data by lhotse": LHOTSE,
     "Features": FEATURES,
-    "Optimisers": OPTIMIZERS,
+    "Optimizers": OPTIMIZERS,
     "Schedules": SCHEDULES,
     "Training": TRAINING,
     "Precision": PRECISION,

@@ -1,4 +1,4 @@
-"""The number of optimiser steps, checked against the steps Lightning really takes."""
+"""The number of optimizer steps, checked against the steps Lightning really takes."""
 
 from __future__ import annotations
 

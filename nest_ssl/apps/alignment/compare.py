@@ -38,7 +38,7 @@ class StepComparison:
     forward: Section
     loss: Section
     gradients: Section
-    weights: Section  # after the optimiser's step; empty in a replay
+    weights: Section  # after the optimizer's step; empty in a replay
     layers: Section
 
     @property

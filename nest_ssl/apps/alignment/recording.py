@@ -49,7 +49,7 @@ class RecordedStep:
 
     @property
     def weights(self) -> dict[str, Tensor] | None:
-        """The weights after the optimiser's step; a replay has none."""
+        """The weights after the optimizer's step; a replay has none."""
         return self._tensors("parameter_weights.pt") if (self.folder / "parameter_weights.pt").exists() else None
 
     @property

@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Steps:
-    """The model and optimiser of a `model` node, on which trials are measured."""
+    """The model and optimizer of a `model` node, on which trials are measured."""
 
     def __init__(self, settings: Mapping[str, Any], device: str) -> None:
         self.device = torch.device(device)
@@ -76,7 +76,7 @@ class Steps:
         options = with_fused_kernel(settings["optim"]) if self.model.fast else settings["optim"]
         self.optimizer = build_optimizer(parameter_groups(self.model, settings.get("optim_param_groups")), options)
         for group in self.optimizer.param_groups:
-            group["lr"] = 0.0  # the weights stay as they are; the optimiser does all of its work
+            group["lr"] = 0.0  # the weights stay as they are; the optimizer does all of its work
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
 
     @property
@@ -228,7 +228,7 @@ class TrialProcess:
             raise StartError(str(error)) from None
         if not ready:
             raise StartError(
-                "the model, its gradients and its optimiser state need more memory than is free (+size=small?)"
+                "the model, its gradients and its optimizer state need more memory than is free (+size=small?)"
             )
 
     def _answer(self) -> Any:

@@ -154,7 +154,7 @@ def _training(settings: Mapping[str, Any], record: TrainingRecord | None) -> Ite
     if "min_duration" in data and "max_duration" in data:
         yield "clips", f"{data['min_duration']} to {data['max_duration']} s, batches of {data.get('batch_size')}"
     if "name" in optim:
-        yield "optimiser", f"{optim['name']}, lr {optim.get('lr')}, {_table(optim, 'sched').get('name')}"
+        yield "optimizer", f"{optim['name']}, lr {optim.get('lr')}, {_table(optim, 'sched').get('name')}"
 
 
 def _table(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:

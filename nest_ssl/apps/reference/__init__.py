@@ -1,4 +1,4 @@
 """The configuration reference (docs/configuration*.md): every key of `config/schema`, with its words in two languages.
 
-Keys of classes, optimisers and schedules come from their signatures.
+Keys of classes, optimizers and schedules come from their signatures.
 """

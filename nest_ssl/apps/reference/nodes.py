@@ -54,7 +54,7 @@ Schema = dict[str, dict[str, Option]]
 
 
 def read_schema() -> Schema:
-    """Return node -> key -> option; the names of optimisers and of schedules are nodes too, with values as keys."""
+    """Return node -> key -> option; the names of optimizers and of schedules are nodes too, with values as keys."""
     return {
         TOP_LEVEL: _of_node(RunSettings),
         WEIGHTS: of_dataclass(WeightSource),

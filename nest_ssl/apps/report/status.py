@@ -22,7 +22,7 @@ class Status:
     """How far a run is; `silent` has logged nothing yet, and `total` is None if the run has no limit."""
 
     state: State
-    step: int  # optimiser steps done
+    step: int  # optimizer steps done
     total: int | None
     total_is_estimated: bool  # from the length of the epochs so far
     age: float | None  # seconds since the newest value

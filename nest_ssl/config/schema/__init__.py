@@ -1,7 +1,7 @@
 """Every key of a configuration, declared once: its type, its default and its bounds in a dataclass for each node.
 
 What a key means is said beside it in `words/*.yaml`, in English and Chinese. Keys of the classes that `_target_` names,
-of optimisers and of Lightning's `Trainer` are declared by those classes' signatures and have only their words here.
+of optimizers and of Lightning's `Trainer` are declared by those classes' signatures and have only their words here.
 """
 
 from nest_ssl.config.schema.data import DataSettings, LoaderSettings

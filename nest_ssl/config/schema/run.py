@@ -55,7 +55,7 @@ class ModelSettings(Node):
 
 @dataclass(frozen=True)
 class OptimizerSettings(Node):
-    """The keys of `model.optim` that every optimiser has; the others are the arguments of the optimiser."""
+    """The keys of `model.optim` that every optimizer has; the others are the arguments of the optimizer."""
 
     name: str = "adam"  # NeMo's default
     _target_: str | None = None

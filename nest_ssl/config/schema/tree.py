@@ -20,7 +20,7 @@ from nest_ssl.model.build import DATA_SETS, PARTS
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
 Keys = Mapping[str, "Keys | None"]
 
-# names to suggest; nest_ssl/training/optim checks them, which knows the options of each optimiser and schedule
+# names to suggest; nest_ssl/training/optim checks them, which knows the options of each optimizer and schedule
 _CHECKED_LATER = (
     *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
     *(f"model.optim.sched.{name}" for name in ("name", "warmup_steps", "warmup_ratio", "min_lr", "max_steps")),

@@ -59,7 +59,7 @@ _TRAIN_DS = "model.train_ds."
 _DEEPEST = 20  # levels of nodes; a checkpoint may contain anything
 OTHER_MODEL = "holds another model"
 _REASONS = {  # prefix of a key -> why it has no effect
-    "model.optim": "brings its own optimiser and schedule",
+    "model.optim": "brings its own optimizer and schedule",
     "model": OTHER_MODEL,
     "seed": "brings the states of all random generators",
     "init_from_": "brings its own weights",

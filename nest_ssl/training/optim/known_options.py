@@ -1,4 +1,4 @@
-"""Options of an optimiser or a scheduler as a configuration writes them, checked and typed."""
+"""Options of an optimizer or a scheduler as a configuration writes them, checked and typed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _optimizer_class(config: Mapping[str, Any], key: str) -> type[optim.Optimize
     target = config.get("_target_")
     if target is not None:
         if target not in TARGETS:
-            raise ConfigError(f"{key}._target_: {target!r} is not a known optimiser{nearest(str(target), TARGETS)}")
+            raise ConfigError(f"{key}._target_: {target!r} is not a known optimizer{nearest(str(target), TARGETS)}")
         return TARGETS[target]
     name = config.get("name") or OptimizerSettings.name
     if name in _ONLY_IN_NEMO:

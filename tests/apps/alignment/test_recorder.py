@@ -87,7 +87,7 @@ def test_recording_changes_nothing_and_keeps_what_happened(recorded: Path, watch
         assert step.loss.item() == watched.losses[number]
         assert equal(step.gradients, watched.gradients[number])
         assert step.weights is not None
-        assert equal(step.weights, watched.weights[number])  # after the optimiser's step
+        assert equal(step.weights, watched.weights[number])  # after the optimizer's step
     assert [entry["loss"] for entry in recording.metadata["history"]] == watched.losses
 
 

@@ -68,7 +68,7 @@ def test_the_simpler_augmentor_has_no_key_that_the_other_lacks(schema: Schema) -
     assert set(arguments_of(SpeakerNoiseAugmentation)) < schema[AUGMENTOR].keys()
 
 
-def test_an_optimiser_has_no_rate_by_default(schema: Schema) -> None:
+def test_an_optimizer_has_no_rate_by_default(schema: Schema) -> None:
     assert schema["model.optim"]["lr"].default == "required"
     with pytest.raises(ConfigError, match="lr"):
         build_optimizer([], {"name": "adamw"})

@@ -102,7 +102,7 @@ def test_watching_changes_no_bit_of_training(options: dict[str, int], corpus: Du
         model, trainer = train(corpus, list(callbacks), val_check_interval=1, **options)
         return {
             "weights": model.state_dict(),
-            "optimiser": trainer.optimizers[0].state_dict()["state"],
+            "optimizer": trainer.optimizers[0].state_dict()["state"],
             "random": torch.get_rng_state(),
             "val_loss": float(trainer.callback_metrics["val_loss"]),
         }

@@ -34,7 +34,7 @@ def test_without_a_limit_gradients_stay() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_an_optimiser_does_not_notice_a_step_that_was_dropped(bad: float) -> None:
+def test_an_optimizer_does_not_notice_a_step_that_was_dropped(bad: float) -> None:
     made = parameters(torch.ones(3), torch.ones(3))
     optimizer = torch.optim.AdamW(made, lr=0.1, weight_decay=0.1)
     optimizer.step()

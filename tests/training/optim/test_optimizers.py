@@ -1,4 +1,4 @@
-"""Optimisers: what a configuration names, over which parameters, and what is refused."""
+"""Optimizers: what a configuration names, over which parameters, and what is refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_schedule_beside_the_options_is_not_an_option() -> None:
         ({"name": "adamw", "learning_rate": 1.0}, r"^model\.optim\.learning_rate: .*did you mean 'lr'"),
         ({"name": "adamww", "lr": 1.0}, r"^model\.optim\.name: 'adamww' .*did you mean 'adamw'"),
         ({"name": "novograd", "lr": 1.0}, r"'novograd' exists in NeMo only; use 'adamw'"),
-        ({"_target_": "os.system", "lr": 1.0}, r"^model\.optim\._target_: 'os.system' is not a known optimiser"),
+        ({"_target_": "os.system", "lr": 1.0}, r"^model\.optim\._target_: 'os.system' is not a known optimizer"),
     ],
 )
 def test_what_cannot_be_used_is_refused_by_its_key(config: dict, message: str) -> None:

@@ -17,7 +17,7 @@ AFTER_HOLD = WARMUP + HOLD
 
 
 def rates(name: str, steps: int = TOTAL + 5, max_steps: int | None = TOTAL, **options: object) -> list[float]:
-    """The rate of every optimiser step, as the optimiser sees it."""
+    """The rate of every optimizer step, as the optimizer sees it."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=BASE)
     entry = build_scheduler(optimizer, {"name": name, **options}, max_steps=max_steps)
     assert entry is not None

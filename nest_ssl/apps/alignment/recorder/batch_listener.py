@@ -14,9 +14,9 @@ FORWARD_OUTPUTS = ("log_probs", "encoded_len", "masks", "tokens")
 
 @dataclasses.dataclass
 class TrainedBatch:
-    """What one batch did; of accumulated batches, only the last has the values of the optimiser step."""
+    """What one batch did; of accumulated batches, only the last has the values of the optimizer step."""
 
-    step: int  # optimiser steps taken before this batch
+    step: int  # optimizer steps taken before this batch
     wanted: bool  # whether its tensors are kept
     fields: dict[str, Any]
     outputs: dict[str, Any] = dataclasses.field(default_factory=dict)

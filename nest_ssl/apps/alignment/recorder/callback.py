@@ -24,7 +24,7 @@ _log = logging.getLogger("nest_ssl.recorder")
 
 
 class Recorder(BatchListener):
-    """Records the chosen optimiser steps of a run, and the loss and gradient norm of all; only rank 0 writes.
+    """Records the chosen optimizer steps of a run, and the loss and gradient norm of all; only rank 0 writes.
 
     With gradient accumulation a step's batch, outputs and layers are those of its last batch; its gradients are the
     accumulated ones, before clipping.

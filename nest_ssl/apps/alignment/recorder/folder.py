@@ -27,7 +27,7 @@ class RecordedTensors:
     outputs: dict[str, Tensor]
     loss: Tensor
     gradients: dict[str, Tensor]
-    weights: dict[str, Tensor] | None  # after the optimiser's step
+    weights: dict[str, Tensor] | None  # after the optimizer's step
     layers: dict[str, list[dict[str, Any]]]
 
 
