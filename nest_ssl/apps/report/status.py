@@ -49,6 +49,7 @@ def status_of(run: Run, now: float) -> Status:
     every = run.whole_setting("trainer.log_every_n_steps") or 50
     if total is not None and step >= (total - every if estimated else total):
         state: State = "finished"
+        total, estimated = step if estimated else total, False  # the end is known now
     elif age is None or age > patience:
         state = "stopped"
     else:

@@ -61,7 +61,8 @@ def test_epochs_bound_a_run_by_their_length_so_far(tmp_path: Path) -> None:
 
 def test_an_epochs_bound_that_is_reached_is_finished(tmp_path: Path) -> None:
     run = run_of(tmp_path, steps=800, config=config_with(max_steps=-1, max_epochs=20))
-    assert status_of(run, now=BEGAN + 1e9).state == "finished"
+    status = status_of(run, now=BEGAN + 1e9)
+    assert (status.state, status.step, status.total, status.total_is_estimated) == ("finished", 800, 800, False)
 
 
 def test_without_a_bound_there_is_no_time_left(tmp_path: Path) -> None:
