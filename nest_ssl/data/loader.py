@@ -32,6 +32,12 @@ log = logging.getLogger(__name__)
 _BUCKET_KEYS = ("num_buckets", "bucket_duration_bins", "quadratic_duration")
 
 
+def read_data_set(config: Mapping[str, Any], key: str) -> DataSettings | LhotseSettings:
+    """Return the options of a `*_ds` node; an unknown key or a value that its key cannot have is refused."""
+    with_lhotse = read_value(DataSettings, config, "use_lhotse", key)
+    return read(LhotseSettings, config, key) if with_lhotse else read(DataSettings, config, key)
+
+
 def build_dataloader(
     config: Mapping[str, Any], *, key: str, global_rank: int = 0, world_size: int = 1, numerics: Numerics = "exact"
 ) -> DataLoader[Any]:
@@ -40,15 +46,12 @@ def build_dataloader(
     There is no `worker_init_fn`: torch itself seeds `random`, NumPy and torch in every worker from the run's seed,
     and those are the streams that NeMo draws from.
     """
-    if read_value(DataSettings, config, "use_lhotse", key):
-        lhotse_options = read(LhotseSettings, config, key)
-        return build_lhotse_loader(
-            *(lhotse_options, global_rank, world_size, numerics),
-            batch_augmentor=_batch_augmentor(lhotse_options),
-            workers=_worker_options(lhotse_options, numerics),
-        )
-    options = read(DataSettings, config, key)
+    options = read_data_set(config, key)
     workers = _worker_options(options, numerics)
+    if isinstance(options, LhotseSettings):
+        return build_lhotse_loader(
+            *(options, global_rank, world_size, numerics), batch_augmentor=_batch_augmentor(options), workers=workers
+        )
     if options.batch_duration is not None:
         return _duration_loader(options, options.batch_duration, global_rank, world_size, numerics, workers)
     for name in _BUCKET_KEYS:

@@ -20,6 +20,7 @@ from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.dummy import is_generated
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.inspection.overlap import find_overlap, without_overlap
+from nest_ssl.data.loader import read_data_set
 from nest_ssl.data.manifest import Manifest, load_manifest, manifests_in
 from nest_ssl.data.paths import speech_paths
 from nest_ssl.data.tarred.shards import expand_paths
@@ -67,6 +68,15 @@ def check_model(cfg: DictConfig, command: Sequence[str]) -> Iterator[str]:
     check_parts(settings)
     check_frame_rate(settings)
     yield from check_agreement(settings)
+
+
+def check_data_sets(cfg: DictConfig, command: Sequence[str]) -> Sequence[str]:
+    """Check the options of the data sets, so that a wrong one is found before the model is built."""
+    settings: Any = OmegaConf.to_container(cfg.model)
+    for name in _SETS:
+        if speech_paths(settings.get(name)):
+            read_data_set(settings[name], f"model.{name}")
+    return ()
 
 
 def check_generated_data(cfg: DictConfig, command: Sequence[str]) -> Iterator[str]:
@@ -204,5 +214,10 @@ def _plain(node: Any) -> Mapping[str, Any]:
 
 ConfigurationCheck = Callable[[DictConfig, Sequence[str]], Iterable[str]]
 DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
-CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (check_model, check_generated_data, check_validation)
+CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (
+    check_model,
+    check_data_sets,
+    check_generated_data,
+    check_validation,
+)
 DATA_CHECKS: Sequence[DataCheck] = (check_overlap, check_bandwidth, check_length)
