@@ -182,7 +182,8 @@ def test(arguments: list[str]) -> int:
     every = "--all" in arguments
     chosen = [argument for argument in arguments if argument != "--all"]
     quick = [] if every or any(argument == "-m" or "::" in argument for argument in chosen) else ["-m", "not slow"]
-    shared_out = ["-n", str(min(os.cpu_count() or 1, MOST_TEST_PROCESSES)), "--dist", "loadfile"]
+    processes = min(os.cpu_count() or 1, MOST_TEST_PROCESSES)
+    shared_out = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]  # slow files first: conftest.py
     # threads that spin while they wait would take the cores from the other test processes
     waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
     return run(set_up("dev"), "-m", "pytest", *shared_out, *quick, *chosen, environment=waiting)

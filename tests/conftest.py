@@ -25,6 +25,12 @@ settings.register_profile("nest_ssl", deadline=None, print_blob=True)
 settings.load_profile("nest_ssl")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that hold slow tests, the longest first: processes that share the tests end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path.name != "test_elsewhere.py", item.path not in slow))
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """Chromium of this machine; a test without one is skipped unless NEST_REQUIRE_BROWSER asks for it."""
