@@ -29,6 +29,7 @@ from nest_ssl.training.run_folder import (
     ENVIRONMENT,
     files_to_copy,
     next_number,
+    refuse_folder_in_use,
     refuse_foreign_files,
     write_run_files,
 )
@@ -104,13 +105,22 @@ class ExperimentFolder(Callback):
 
 
 def plan_experiment(
-    config: Mapping[str, Any], trainer: Mapping[str, Any], adjustments: Sequence[Adjustment] = ()
+    config: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    adjustments: Sequence[Adjustment] = (),
+    *,
+    starts_now: bool = False,
 ) -> Experiment:
-    """Decide where the run of this `exp_manager` node writes and what it continues, by NeMo's rules."""
+    """Decide where the run of this `exp_manager` node writes and what it continues, by NeMo's rules.
+
+    If it `starts_now`, a folder in which another run trains is refused first: that run replaces its checkpoints.
+    """
     settings = read(ExperimentSettings, config, "exp_manager")
     _check(settings, trainer)
     name = settings.name or "default"
     folder = _run_folder(settings, name)
+    if starts_now:
+        refuse_folder_in_use(folder)
     refuse_foreign_files(folder, [CONFIG, ENVIRONMENT, *files_to_copy(settings.files_to_copy, folder)])
     resume_from = _checkpoint_to_resume(settings, _checkpoint_folder(settings, folder))
     return Experiment(settings, folder, name, resume_from, adjustments)

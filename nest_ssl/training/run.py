@@ -130,7 +130,7 @@ def _plan(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | No
     if not keeps_results(cfg):
         return None
     node: Any = OmegaConf.to_container(cfg.exp_manager)
-    return plan_experiment(node, cfg.get("trainer") or {}, adjustments)
+    return plan_experiment(node, cfg.get("trainer") or {}, adjustments, starts_now=True)
 
 
 def _record(cfg: DictConfig, experiment: Experiment) -> RunRecord:

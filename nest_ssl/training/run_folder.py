@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.atomic import atomic_write
@@ -34,6 +35,14 @@ _TENSORBOARD_SETTINGS = "hparams.yaml"
 _WRITTEN_BEFORE = (CONFIG, ENVIRONMENT, _TENSORBOARD_SETTINGS)  # by versions that kept no record
 _PACKAGES = ("nest_ssl", "torch", "lightning", "hydra-core", "omegaconf", "numpy", "soundfile", "soxr")
 _IN_USE = "wait for its end, or give this run a folder of its own (exp_manager.name, exp_dir)"
+
+
+@rank_zero_only
+def refuse_folder_in_use(folder: Path) -> None:
+    """Raise an error if another run trains in this folder; other ranks than the first share it with their own run."""
+    if folder.is_dir():
+        with _writable(folder), lock_folder(folder, _IN_USE):
+            pass
 
 
 @contextlib.contextmanager

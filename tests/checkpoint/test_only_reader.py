@@ -73,6 +73,6 @@ def test_every_trainer_of_ours_reads_checkpoints_safely() -> None:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Call) and dotted(node.func).endswith(("pl.Trainer", "Trainer.fit"))
     }
-    assert "plugins=[files]" in calls.pop("training/run.py")
+    assert "plugins=[files]" in calls.pop("training/trainer.py")
     # The doctor's never loads anything, and the recorder's runs where NeMo is.
     assert set(calls) <= {"apps/doctor/plan.py", "apps/alignment/nemo_side.py"}

@@ -96,8 +96,8 @@ def test_a_loader_process_that_is_killed_is_one_line(corpus: DummyCorpus, tmp_pa
     code = run.process.wait(timeout=300)
     expected = (
         r"error: a loader process \([\d, ]+\) died at step \d+( of the signal 'Killed')?: most often the machine's "
-        r"memory is full; lower model\.train_ds\.num_workers, prefetch_factor or batch_size; the same command goes on "
-        r"from the last checkpoint\n"
+        r"memory is full; lower model\.train_ds\.num_workers, prefetch_factor or batch_size; the same command "
+        r"continues from the last checkpoint\n"
     )
     assert re.fullmatch(expected, run.errors)
     assert code == 2

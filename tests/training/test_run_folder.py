@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nest_ssl.errors import ConfigError
+from nest_ssl.errors import ConfigError, NestError
+from nest_ssl.folder_lock import lock_folder
 from nest_ssl.training.experiment import plan_experiment
 from nest_ssl.training.run_folder import ENVIRONMENT, set_earlier_files_aside
 from tests.training.test_experiment import start
@@ -128,3 +129,11 @@ def test_tensorboards_settings_are_the_runs_own_unless_they_were_there(tmp_path:
         *("config.yaml", "environment.json", "hparams.yaml")
     ]
     assert OmegaConf.load(tmp_path / "run" / "config.yaml") == {"seed": 1}
+
+
+def test_a_start_is_refused_before_it_reads_checkpoints_that_another_run_replaces(tmp_path: Path) -> None:
+    node = {"explicit_log_dir": str(tmp_path), "create_tensorboard_logger": False, "resume_if_exists": True}
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "a-last.ckpt").write_bytes(b"about to be replaced")
+    with lock_folder(tmp_path, "wait"), pytest.raises(NestError, match="is in use by process"):
+        plan_experiment(node, {}, starts_now=True)

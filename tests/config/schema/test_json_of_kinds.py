@@ -28,7 +28,7 @@ NODES = [
     *(ExperimentSettings, CheckpointSettings, EarlyStoppingSettings),
 ]
 VALUES: list[Any] = [
-    *(True, False, -1, 0, 1, 30, -0.5, 0.5, math.inf, "", "text", "trng", "average", "fork", "a.json, b.json"),
+    *(True, False, -1, 0, 1, 30, -0.5, 0.5, math.inf, "", "text", "trng", "average", "spawn", "a.json, b.json"),
     *([], [1], [0], [2.5, 3], [3, 2], [0.5, 0.5], ["a"], [["a", "b"], "c"], [["a", 1.0]], {}, {"cuts": "a.jsonl"}),
 ]
 # what a schema cannot say, or need not: order, files and fields of text, and how a sum is written
