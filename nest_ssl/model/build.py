@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from nest_ssl.config.schema import ModelSettings, keys_of, settings_of
+from nest_ssl.config.schema import DATA_SETS, ModelSettings, keys_of, settings_of
 from nest_ssl.config.targets import instantiate
 from nest_ssl.errors import ConfigError, refuse_unknown
 from nest_ssl.memory import machine_memory
@@ -26,7 +26,6 @@ from nest_ssl.model import (
 from nest_ssl.model.size import check_size
 
 PARTS = ("preprocessor", "spec_augment", "masking", "quantizer", "encoder", "decoder", "loss")
-DATA_SETS = ("train_ds", "validation_ds", "test_ds")
 MODEL_KEYS = {*PARTS, *DATA_SETS, *keys_of(ModelSettings)}
 MODEL_DEFAULTS: dict[str, Any] = {
     name: setting.default for name, setting in settings_of(ModelSettings).items() if setting.default is not None

@@ -57,7 +57,7 @@ class StepComparison:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """What both runs logged for one step: (NeMo's, ours)."""
+    """The values that both runs logged for one step, as pairs (NeMo's, ours)."""
 
     step: int
     loss: tuple[float, float]

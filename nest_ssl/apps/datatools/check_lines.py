@@ -20,7 +20,7 @@ from nest_ssl.errors import AudioError
 
 @dataclass(frozen=True)
 class Rules:
-    """What counts as a problem."""
+    """The rules that decide whether a line has a problem."""
 
     sample_rate: int | None = None  # None: any, since training resamples
     channel_selector: ChannelSelector = None
@@ -63,7 +63,7 @@ class ParsedLine(NamedTuple):
 
 @dataclass
 class CheckedAudio:
-    """What was found about a line's audio, up to a failure."""
+    """The results of checking a line's audio; if a check fails, those of the checks before it."""
 
     problems: list[Problem] = field(default_factory=list)
     seconds: Seconds = 0.0

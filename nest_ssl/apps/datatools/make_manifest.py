@@ -54,7 +54,7 @@ class ManifestOptions:
 
 @dataclass
 class Made:
-    """What was written, and what was found."""
+    """The result of making a manifest: the files that were written, and the problems that were found."""
 
     findings: Findings
     lines: int

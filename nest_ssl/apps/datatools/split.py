@@ -28,7 +28,7 @@ from nest_ssl.errors import ManifestError, NestError, nearest
 
 @dataclass(frozen=True)
 class Grouping:
-    """What the lines of a group have in common; by default their audio file."""
+    """The property that the lines of a group share; by default their audio file."""
 
     field: str | None = None
     folder: bool = False

@@ -24,7 +24,7 @@ _ABOUT_THE_FILE = ("audio_filepath", "audio_filename", "duration", "offset", "so
 
 @dataclass(frozen=True)
 class TarOptions:
-    """What a tarred set depends on besides its manifest, with the names of NeMo's `metadata.yaml`."""
+    """The options of a tarred set, under the names of NeMo's `metadata.yaml`."""
 
     num_shards: int
     shuffle: bool = False

@@ -28,7 +28,7 @@ Row = tuple[str, str]
 
 @dataclass(frozen=True)
 class Publication:
-    """What only the publisher of a model knows."""
+    """The facts that only the publisher of a model knows."""
 
     license: str | None = None  # an identifier, as Hugging Face lists them
     replace_card: bool = False
@@ -36,7 +36,7 @@ class Publication:
 
 @dataclass(frozen=True)
 class TrainingRecord:
-    """What a Lightning checkpoint says about its run."""
+    """The facts about a run that its Lightning checkpoint contains."""
 
     steps: int
     epochs: int  # started

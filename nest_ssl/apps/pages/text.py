@@ -39,7 +39,7 @@ class Words:
 
     @property
     def heading(self) -> Words:
-        """The same text with a capital letter, as a title."""
+        """Return the text with a capital first letter, for a title."""
         return Words(self.english[:1].upper() + self.english[1:], self.chinese)
 
     @property

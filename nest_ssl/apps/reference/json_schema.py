@@ -23,6 +23,7 @@ from nest_ssl.apps.reference.nodes import (
     Schema,
     target_paths,
 )
+from nest_ssl.config.schema import DATA_SETS
 from nest_ssl.model.build import PARTS
 
 _TYPES = {"int": "integer", "float": "number", "bool": "boolean", "str": "string", "list": "array", "mapping": "object"}
@@ -49,7 +50,7 @@ class _Writer:
 
     def configuration(self) -> dict[str, Any]:
         """Return the schema of a whole configuration; a file can leave out any key."""
-        datasets = {name: {"$ref": "#/$defs/dataset"} for name in ("train_ds", "validation_ds", "test_ds")}
+        datasets = {name: {"$ref": "#/$defs/dataset"} for name in DATA_SETS}
         weights = {"type": "object", "additionalProperties": self.node(WEIGHTS)}
         parts = {part: self.node(f"model.{part}") for part in PARTS}
         optim = self.node(OPTIMIZER, sched=self.node(SCHEDULER))

@@ -9,9 +9,10 @@ from nest_ssl.config.schema.data_kinds import TAR_FILES, WEIGHTED_PATHS, split_p
 from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
 from nest_ssl.config.schema.lhotse import LhotseSettings
 from nest_ssl.config.schema.node import Node, keys_of, read, read_value, settings_of, wrong
-from nest_ssl.config.schema.run import ModelSettings, OptimizerSettings, RunSettings, ScheduleSettings
+from nest_ssl.config.schema.run import DATA_SETS, ModelSettings, OptimizerSettings, RunSettings, ScheduleSettings
 
 __all__ = [
+    "DATA_SETS",
     "TAR_FILES",
     "WEIGHTED_PATHS",
     "CheckpointSettings",

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, Literal
 from nest_ssl.config.schema.kinds import LIST, MAPPING, TEXT, either, whole
 from nest_ssl.config.schema.node import Node, RefusedKey, setting
 
+DATA_SETS = ("train_ds", "validation_ds", "test_ds")  # the nodes of data below `model`
+
 
 @dataclass(frozen=True)
 class RunSettings(Node):

@@ -11,11 +11,11 @@ from nest_ssl.config.schema.data import DataSettings
 from nest_ssl.config.schema.experiment import ExperimentSettings
 from nest_ssl.config.schema.lhotse import LhotseSettings
 from nest_ssl.config.schema.node import Node, check_values, keys_of, read, settings_of
-from nest_ssl.config.schema.run import ModelSettings, RunSettings
+from nest_ssl.config.schema.run import DATA_SETS, ModelSettings, RunSettings
 from nest_ssl.config.suggestions import suggestion
 from nest_ssl.config.targets import arguments_of, resolve
 from nest_ssl.errors import ConfigError
-from nest_ssl.model.build import DATA_SETS, PARTS
+from nest_ssl.model.build import PARTS
 
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
 Keys = Mapping[str, "Keys | None"]

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import LhotseSettings, read_value
+from nest_ssl.config.schema import DATA_SETS, LhotseSettings, read_value
 from nest_ssl.data.batch import BatchAugmentor
 from nest_ssl.data.lhotse.cut_batches import CutBatches, CutNoiseDataset, CutStream, ProcessSeeds
 from nest_ssl.data.lhotse.cut_loader import CutLoader
@@ -35,7 +35,7 @@ _UNTOUCHED = random.Random(0).getstate()[1][0]  # lhotse's seed for "randomized"
 
 def seed_as_nemo_does(settings: Mapping[str, Any]) -> None:
     """NeMo seeds the process when it makes a loader of lhotse's, which is before it makes the model's weights."""
-    for name in ("train_ds", "validation_ds", "test_ds"):
+    for name in DATA_SETS:
         config = settings.get(name) or {}
         if config.get("use_lhotse") and not config.get("defer_setup"):
             _seed_process(read_value(LhotseSettings, config, "seed", f"model.{name}"))

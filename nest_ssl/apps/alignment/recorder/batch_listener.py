@@ -14,7 +14,7 @@ FORWARD_OUTPUTS = ("log_probs", "encoded_len", "masks", "tokens")
 
 @dataclasses.dataclass
 class TrainedBatch:
-    """What one batch did; of accumulated batches, only the last has the values of the optimizer step."""
+    """The values of one batch; of accumulated batches, only the last has those of the optimizer step."""
 
     step: int  # optimizer steps taken before this batch
     wanted: bool  # whether its tensors are kept

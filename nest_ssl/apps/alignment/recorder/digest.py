@@ -13,7 +13,7 @@ SAMPLE = 1 << 12
 
 
 class TensorDigest(TypedDict):
-    """What is kept of a large tensor; plain values, which `torch.load(..., weights_only=True)` reads."""
+    """The digest of a large tensor, in plain values that `torch.load(..., weights_only=True)` reads."""
 
     sha256: str
     shape: tuple[int, ...]

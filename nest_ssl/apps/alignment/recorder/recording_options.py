@@ -17,7 +17,7 @@ class RecordingError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class RecorderOptions:
-    """What to record, and where to; the names of the fields are the keys on the command line."""
+    """The options of a recording; the names of the fields are the keys on the command line."""
 
     output_dir: Path
     save_steps: tuple[int, ...] = (0,)
