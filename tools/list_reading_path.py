@@ -2,8 +2,7 @@
 """Trace a small training run and list the files whose functions it calls, in the order of their first call.
 
 Two tables are written into docs/architecture.md: files that decide what the run computes, and files that check, watch,
-report and save. `--check` writes nothing and exits
-with 1 if a run now uses other files, or the same ones in another order.
+report and save. `--check` writes nothing and exits with 1 if a run now uses other files, or another order of them.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def trace_training() -> list[UsedFile]:
             *("model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"),  # all calls in this process
         ]
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            sys.settrace(tracer)  # it returns None: lines are not traced
+            sys.settrace(tracer)
             try:
                 exit_code = train(overrides, config_dir=ROOT / "config")
             finally:
@@ -148,7 +147,7 @@ def _used_file(path: Path, first_lines: set[int], run_lines: set[int]) -> UsedFi
 
 
 def _statements(tree: ast.AST) -> Iterator[range]:
-    """The lines of every simple statement, and those of the first part of every compound one, such as `with ...:`."""
+    """Yield the lines of every simple statement, and of the first part of every compound one, such as `with ...:`."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and isinstance(body, list):
@@ -158,7 +157,7 @@ def _statements(tree: ast.AST) -> Iterator[range]:
 
 
 def _functions(tree: ast.AST) -> Iterator[range]:
-    """The lines of every function, its decorators among them: a code object begins with the first of these."""
+    """Yield the lines of every function, its decorators among them: a code object begins with the first of these."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
