@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that hold slow tests, the longest first: processes that share the tests end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name != "test_elsewhere.py", item.path not in slow))
+
+
+@pytest.fixture
+def our_messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What nest_ssl has logged so far; other libraries log as they please, sometimes only once in a process."""
+    return lambda: [record.getMessage() for record in caplog.records if record.name.split(".")[0] == "nest_ssl"]
 
 
 @pytest.fixture(scope="module")

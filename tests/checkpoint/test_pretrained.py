@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,10 +94,12 @@ def test_the_configuration_is_left_as_it_was(archive: str) -> None:
     assert OmegaConf.to_yaml(config) == before
 
 
-def test_one_line_says_what_was_loaded(archive: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_line_says_what_was_loaded(
+    archive: str, caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
+) -> None:
     caplog.set_level(logging.INFO, "nest_ssl")
     initialised({"init_from_nemo_model": {"a": {"path": archive, "include": ["decoder"]}}})
-    (line,) = caplog.messages
+    (line,) = our_messages()
     assert line == f"initialised 2 of the model's 9 tensors from {archive} (7 in the file not used)"
 
 

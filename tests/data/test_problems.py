@@ -118,13 +118,15 @@ def test_counts_follow_the_order_of_the_kinds() -> None:
     assert count_by_kind([]) == ""
 
 
-def test_warnings_name_each_problem_once_and_only_the_first(caplog: pytest.LogCaptureFixture) -> None:
+def test_warnings_name_each_problem_once_and_only_the_first(
+    caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
+) -> None:
     found = [Problem("silent", f"{n}.wav", f"m.json:{n}", f"{n}.wav: is silent (m.json:{n})") for n in range(9)]
     warnings = ProblemWarnings(most=3)
     with caplog.at_level(logging.WARNING, "nest_ssl"):
         for problem in found:
             warnings.warn([problem, problem])
-    assert [record.message for record in caplog.records] == [
+    assert our_messages() == [
         *(f"{n}.wav: is silent (m.json:{n}); used" for n in range(3)),
         "further problems with audio are counted but not logged here",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -35,7 +36,13 @@ def _cfg(**optim: Any) -> DictConfig:
 
 
 @pytest.fixture
-def warned(fit: Any, regression: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Any:
+def warned(
+    fit: Any,
+    regression: Any,
+    caplog: pytest.LogCaptureFixture,
+    our_messages: Callable[[], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Any:
     """Train a layer for real; what the run warned of, and what it then did."""
     monkeypatch.setattr(checks, "DATA_CHECKS", [check_length])
 
@@ -44,7 +51,7 @@ def warned(fit: Any, regression: Any, caplog: pytest.LogCaptureFixture, monkeypa
         counts = Counts()
         with caplog.at_level(logging.WARNING, "nest_ssl"):
             fit(regression(samples=samples), callbacks=[ValidationSchedule(), DataChecks(cfg), counts], **trainer)
-        return [record.getMessage() for record in caplog.records], counts
+        return our_messages(), counts
 
     return warned
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,7 @@ def logged(folder: Path) -> list[int]:
 
 
 def test_what_a_full_disk_had_no_space_for_is_written_later(
-    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
 ) -> None:
     caplog.set_level("INFO")
     ours = logger(tmp_path)
@@ -72,13 +73,13 @@ def test_what_a_full_disk_had_no_space_for_is_written_later(
     ours.finalize("success")
     assert logged(tmp_path) == [*range(1, 9)]
     assert len(list(tmp_path.glob("events.*"))) == 1  # as of one start
-    first, second = [record.message for record in caplog.records if record.name.startswith("nest_ssl.")]
+    first, second = our_messages()
     assert first.startswith("curves could not be written: [Errno 28] No space left on device; they wait in memory")
     assert second == "curves are written again"
 
 
 def test_a_disk_that_stays_full_costs_the_curves_but_not_the_run(
-    disk: Disk, fit: Any, regression: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    disk: Disk, fit: Any, regression: Any, tmp_path: Path, our_messages: Callable[[], list[str]]
 ) -> None:
     class FillTheDisk(Callback):
         def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
@@ -86,7 +87,7 @@ def test_a_disk_that_stays_full_costs_the_curves_but_not_the_run(
 
     arguments = {"logger": logger(tmp_path), "max_steps": 6, "log_every_n_steps": 1, "limit_val_batches": 0}
     assert fit(regression(), callbacks=[FillTheDisk()], **arguments).global_step == 6
-    assert "events that" in caplog.messages[-1]
+    assert "events that" in our_messages()[-1]
     assert len(EventAccumulator(str(tmp_path)).Reload().Scalars("train_loss")) == 3
 
 
