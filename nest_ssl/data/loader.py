@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,7 @@ from torch.utils.data import DataLoader
 
 from nest_ssl.config.numerics import Numerics
 from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings, read, read_value
-from nest_ssl.config.targets import instantiate
-from nest_ssl.data.audio import ChannelSelector
-from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
-from nest_ssl.data.batch import BatchAugmentor
+from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
 from nest_ssl.data.concat import ConcatDataset
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.lhotse.configured import build_lhotse_loader
@@ -50,7 +47,7 @@ def build_dataloader(
     workers = _worker_options(options, numerics)
     if isinstance(options, LhotseSettings):
         return build_lhotse_loader(
-            *(options, global_rank, world_size, numerics), batch_augmentor=_batch_augmentor(options), workers=workers
+            *(options, global_rank, world_size, numerics), batch_augmentor=build_augmentor(options), workers=workers
         )
     if options.batch_duration is not None:
         return _duration_loader(options, options.batch_duration, global_rank, world_size, numerics, workers)
@@ -60,22 +57,13 @@ def build_dataloader(
     if options.batch_size is None:
         raise options.wrong("batch_size", "a whole number >= 1")
     if options.is_tarred:
-        augmentor = _batch_augmentor(options)
-        return build_tarred_loader(
-            options,
-            options.batch_size,
-            make=lambda manifests: _dataset(options, manifests, augmentor, numerics),
-            concat_options=lambda count: _concat_options(options, count),
-            workers=workers,
-            global_rank=global_rank,
-            world_size=world_size,
-        )
+        return build_tarred_loader(options, options.batch_size, global_rank, world_size, numerics, workers)
     if options.is_concat:
         dataset: AudioNoiseDataset | ConcatDataset = _concat_dataset(options, global_rank, world_size, numerics)
         shuffle = False  # `concat_shuffle` decides
         items = len(dataset)
     else:
-        dataset = _dataset(options, options.manifest_filepath, _batch_augmentor(options), numerics)
+        dataset = build_dataset(options, options.manifest_filepath, build_augmentor(options), numerics)
         shuffle = options.shuffled
         items = math.ceil(len(dataset) / world_size)
     if options.drop_last and items < options.batch_size:
@@ -132,7 +120,7 @@ def _duration_loader(
         if getattr(options, name):
             expected = f"nothing beside {options.node}.batch_duration, which makes the batches; set {name}=null"
             raise options.wrong(name, expected)
-    dataset = _dataset(options, options.manifest_filepath, _batch_augmentor(options), numerics)
+    dataset = build_dataset(options, options.manifest_filepath, build_augmentor(options), numerics)
     durations = np.maximum(dataset.manifest.durations, dataset.min_audio_len / dataset.sample_rate)
     if np.isnan(durations).any():
         line = dataset.manifest[int(np.isnan(durations).argmax())].line
@@ -161,71 +149,14 @@ def _duration_loader(
     )
 
 
-def _dataset(
-    options: DataSettings, manifests: str | Sequence, augmentor: BatchAugmentor | None, numerics: Numerics
-) -> AudioNoiseDataset:
-    shortest, longest = options.min_duration, options.max_duration
-    if shortest is not None and longest is not None and shortest > longest:
-        raise options.wrong("min_duration", f"at most max_duration, which is {longest}")
-    return AudioNoiseDataset(
-        manifest_filepath=manifests,
-        noise_manifest=options.noise_manifest,
-        sample_rate=options.sample_rate,
-        batch_augmentor=augmentor,
-        min_duration=shortest,
-        max_duration=longest,
-        min_audio_len_secs=options.min_audio_len_secs,
-        pad_audio_mode=options.pad_audio_mode,
-        trim=options.trim_silence,
-        int_values=options.int_values,
-        channel_selector=_channel_selector(options.channel_selector),
-        unreadable_audio=options.unreadable_audio,
-        suspicious_audio=options.suspicious_audio,
-        numerics=numerics,
-        key=options.node,
-    )
-
-
 def _concat_dataset(options: DataSettings, global_rank: int, world_size: int, numerics: Numerics) -> ConcatDataset:
     """Make one dataset for each entry of `manifest_filepath`; an entry can itself name several manifests."""
-    augmentor = _batch_augmentor(options)
-    datasets = [_dataset(options, entry, augmentor, numerics) for entry in entries_of(options.manifest_filepath)]
+    augmentor = build_augmentor(options)
+    datasets = [build_dataset(options, entry, augmentor, numerics) for entry in entries_of(options.manifest_filepath)]
     return ConcatDataset(
         datasets,
-        **_concat_options(options, len(datasets)),
+        **sampling_options(options, len(datasets)),
         shuffle=options.concat_shuffle,
         global_rank=global_rank,
         world_size=world_size,
     )
-
-
-def _concat_options(options: DataSettings, count: int) -> dict[str, Any]:
-    """Return how to sample from `count` sets."""
-    probabilities = options.concat_sampling_probabilities
-    if probabilities is not None and (
-        len(probabilities) != count or not math.isclose(sum(probabilities), 1, abs_tol=1e-6)
-    ):
-        expected = f"{count} numbers >= 0, one a manifest, whose sum is 1"
-        raise options.wrong("concat_sampling_probabilities", expected)
-    return {
-        "sampling_technique": options.concat_sampling_technique,
-        "sampling_temperature": options.concat_sampling_temperature,
-        "sampling_scale": options.concat_sampling_scale,
-        "sampling_probabilities": probabilities,
-        "seed": options.concat_sampling_seed,
-    }
-
-
-def _batch_augmentor(options: LoaderSettings) -> BatchAugmentor | None:
-    if options.batch_augmentor is None:
-        return None
-    key = f"{options.node}.batch_augmentor"
-    augmentor = instantiate(options.batch_augmentor, key)
-    if not isinstance(augmentor, SpeakerNoiseAugmentation):
-        target = options.batch_augmentor["_target_"]
-        raise ConfigError(f"{key}._target_: is {target!r}; expected a batch augmentation")
-    return augmentor
-
-
-def _channel_selector(value: Any) -> ChannelSelector:
-    return value[0] if isinstance(value, list) else value

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.config.schema import TAR_FILES, DataSettings
-from nest_ssl.data.dataset import AudioNoiseDataset
+from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.paths import entries_of, resolve_path, split_paths
 from nest_ssl.data.tarred.dataset import ShardedStream, TarredAudioNoiseDataset
@@ -36,15 +37,14 @@ class TarredLoader(ResumableLoader):
 def build_tarred_loader(
     options: DataSettings,
     batch_size: int,
-    make: Callable[[list[str]], AudioNoiseDataset],
-    concat_options: Callable[[int], dict[str, Any]],
-    workers: Mapping[str, Any],
     global_rank: int,
     world_size: int,
+    numerics: Numerics,
+    workers: Mapping[str, Any],
 ) -> TarredLoader:
-    """Return the loader; `make` reads manifests, `concat_options` returns how to sample from a number of sets."""
-    sets = _Sets(options, make, batch_size, global_rank, world_size)
-    stream = sets.concatenated(concat_options) if options.is_concat else sets.single()
+    """Return the loader; `workers` are the options of the DataLoader itself."""
+    sets = _Sets(options, batch_size, global_rank, world_size, numerics)
+    stream = sets.concatenated() if options.is_concat else sets.single()
     loader = TarredLoader(
         *(stream, batch_size), shuffle=False, drop_last=options.drop_last, collate_fn=stream.collate_fn, **workers
     )
@@ -79,17 +79,13 @@ class _Sets:
     """The tarred sets that a node describes."""
 
     def __init__(
-        self,
-        options: DataSettings,
-        make: Callable[[list[str]], AudioNoiseDataset],
-        batch_size: int,
-        global_rank: int,
-        world_size: int,
+        self, options: DataSettings, batch_size: int, global_rank: int, world_size: int, numerics: Numerics
     ) -> None:
         if options.tarred_audio_filepaths is None:
             raise options.wrong("tarred_audio_filepaths", TAR_FILES.expected)
         self.options = options
-        self.make = make
+        self.augmentor = build_augmentor(options)
+        self.numerics = numerics
         self.batch_size = batch_size
         self.global_rank = global_rank
         self.world_size = world_size
@@ -100,7 +96,7 @@ class _Sets:
         """Return one set, a chain of buckets if there are several."""
         return self._chain(self.options.manifest_filepath, self.options.tarred_audio_filepaths)
 
-    def concatenated(self, concat_options: Callable[[int], dict[str, Any]]) -> ConcatStream:
+    def concatenated(self) -> ConcatStream:
         """Mix one set for each entry of the lists of manifests and tar files; an entry can have buckets."""
         options = self.options
         if options.bucketing_batch_size is not None:
@@ -111,7 +107,7 @@ class _Sets:
                 "tarred_audio_filepaths", f"{len(manifests)} entries, one for each of manifest_filepath"
             )
         sets = [self._chain(manifest, tar) for manifest, tar in zip(manifests, tars, strict=True)]
-        return ConcatStream(sets, **concat_options(len(sets)))
+        return ConcatStream(sets, **sampling_options(options, len(sets)))
 
     def _chain(self, manifests: Any, tars: Any) -> ShardedStream:
         options = self.options
@@ -142,8 +138,9 @@ class _Sets:
             )
         for number in self._share(len(shards), self.global_rank):
             check_shard(shards[number], tar_key)
+        paths = expand_paths(manifests, f"{node}.manifest_filepath")
         return TarredAudioNoiseDataset(
-            self.make(expand_paths(manifests, f"{node}.manifest_filepath")),
+            build_dataset(self.options, paths, self.augmentor, self.numerics),
             shards,
             shuffle_n=self.shuffle_n,
             shard_strategy=self.options.tarred_shard_strategy,
