@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class ModelFiles(nn.Module):
 
         if return_config:
             return restore_config(restore_path, override_config_path)
-        return restore_model(cls, restore_path, override_config_path, map_location, strict, trainer)
+        return restore_model(partial(cls, trainer=trainer), restore_path, override_config_path, map_location, strict)
 
     @classmethod
     def load_from_checkpoint(  # Lightning's takes URLs, open files and any keyword
@@ -80,9 +81,8 @@ class ModelFiles(nn.Module):
             raise ConfigError("hparams_file: not read; give the whole configuration of the model as cfg")
         if not isinstance(checkpoint_path, Path | str):
             raise ConfigError(f"checkpoint_path: {type(checkpoint_path).__name__} is not the path of a file")
-        return restore_model(
-            cls, checkpoint_path, cfg, map_location, strict is not False, trainer, read=load_lightning_model
-        )
+        build = partial(cls, trainer=trainer)
+        return restore_model(build, checkpoint_path, cfg, map_location, strict is not False, load_lightning_model)
 
     @classmethod
     def from_pretrained(

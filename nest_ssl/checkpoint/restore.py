@@ -5,27 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from lightning.pytorch import Trainer
 from omegaconf import DictConfig, OmegaConf, open_dict
-from torch import Tensor
+from torch import Tensor, nn
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, parse_config, refuse_evaluation
 from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_class, usable_config, write_model
 from nest_ssl.checkpoint.safe_load import reading
-from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.compat import root_config
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.model.build import MODEL_KEYS
+from nest_ssl.model.nest import Nest
 from nest_ssl.model.size import check_size
 from nest_ssl.regular_file import open_regular
-
-if TYPE_CHECKING:
-    from nest_ssl.checkpoint.model_files import ModelFiles
-    from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
 _log = logging.getLogger(__name__)
 # A built model may be so many times larger than its weights: they may be stored in half precision, and positional
@@ -33,10 +29,10 @@ _log = logging.getLogger(__name__)
 _LARGER_THAN_WEIGHTS = 4
 _SMALL_MODEL = 256 * 2**20  # bytes that any model may have
 Override = Path | str | DictConfig | None
-Model = TypeVar("Model", bound="ModelFiles")
+Model = TypeVar("Model", bound=nn.Module)
 
 
-def save_model(model: ModelFiles, path: Path | str) -> None:
+def save_model(model: SavableModel, path: Path | str) -> None:
     """Write a `.safetensors` file if the path ends in that suffix, else a `.nemo` archive."""
     write_model(SavedModel(model.cfg, model.state_dict()), Path(path).expanduser())
 
@@ -48,18 +44,18 @@ def restore_config(path: Path | str, override: Override = None) -> DictConfig:
 
 
 def restore_model(
-    model_class: type[Model],
+    build: Callable[[DictConfig], Model],
     path: Path | str,
     override: Override = None,
     map_location: torch.device | str | None = None,
     strict: bool = True,
-    trainer: Trainer | None = None,
     read: Callable[[Path], SavedModel] = read_model,
 ) -> Model:
     """Load the model in a file, in training mode as in NeMo, on a GPU if there is one; its data need not exist.
 
-    `override` replaces the whole configuration in the file. With `strict`, file and model must have the same tensors;
-    without, those that both have are loaded. `read` reads files whose suffix does not tell their format.
+    `build` makes the model from its configuration; `override` replaces the one in the file. With `strict`, file and
+    model must have the same tensors; without, those that both have are loaded. `read` reads files whose suffix does
+    not tell their format.
     """
     path = Path(path).expanduser()
     saved = read(path)
@@ -67,27 +63,23 @@ def restore_model(
     try:
         if strict:
             refuse_larger_model(config, saved.state_dict)
-        model = model_class(cfg=config, trainer=trainer)
+        model = build(config)
     except ConfigError as error:
         raise CheckpointError(f"{_origin(path, override)}: {error}") from error
     except Exception as error:  # malicious values can raise anything
         origin = _origin(path, override)
         raise CheckpointError(f"{origin}: no model can be built from it: {one_line(error)}") from error
     _load_weights(model, saved.state_dict, strict, path)
-    _log.info("restored %s from %s", model_class.__name__, path)
+    _log.info("restored %s from %s", type(model).__name__, path)
     return model.to(map_location or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def restore_for_use(
-    path: Path | str, map_location: torch.device | str | None = None
-) -> EncDecDenoiseMaskedTokenPredModel:
+def restore_for_use(path: Path | str, map_location: torch.device | str | None = None) -> Nest:
     """Load the model in a file for inference: in evaluation mode, not compiled (new lengths would recompile it)."""
-    from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
-
     config = restore_config(path)
     with open_dict(config):
         config.compile = False
-    return restore_model(EncDecDenoiseMaskedTokenPredModel, path, config, map_location).eval()
+    return restore_model(_build_nest, path, config, map_location).eval()
 
 
 def refuse_larger_model(config: DictConfig, weights: Mapping[str, Tensor]) -> None:
@@ -103,6 +95,11 @@ def pretrained_file(name: Path | str) -> Path:
     if not path.is_file():
         raise CheckpointError(f"{str(name)!r}: is not a file, and models are not downloaded; get it and give its path")
     return path
+
+
+def _build_nest(config: DictConfig) -> Nest:
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    return Nest(settings)
 
 
 def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictConfig:

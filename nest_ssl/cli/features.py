@@ -52,7 +52,7 @@ def features(
     def run() -> int:
         import json
 
-        from nest_ssl.apps.features import ExtractionRequest, extract
+        from nest_ssl.apps.features.extract import ExtractionRequest, extract
         from nest_ssl.cli.terminal import AudioBar, show
         from nest_ssl.errors import NestError
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nest_ssl.model import fast
 from nest_ssl.model.build import MODEL_DEFAULTS, build_parts
 from nest_ssl.model.masking import ConvFeatureMaksingWrapper
 from nest_ssl.model.prediction import MaskedPrediction, NoisyBatch
@@ -111,6 +110,8 @@ class Nest(nn.Module):
 
     def reasons_for_exact(self) -> list[str]:
         """Return the settings of this model that `numerics: fast` does not support."""
+        from nest_ssl.model import fast
+
         position = self.settings.get("mask_position", MODEL_DEFAULTS["mask_position"])
         return fast.reasons_for_exact(self.parts, position)
 
@@ -123,6 +124,8 @@ class Nest(nn.Module):
     def predict_masked(self, batch: NoisyBatch) -> MaskedPrediction:
         """Mask a batch and predict the tokens of the masked frames."""
         if self.fast:
+            from nest_ssl.model import fast  # not loaded by `exact`
+
             over_padding = self.settings.get("batch_norm_over_padding", MODEL_DEFAULTS["batch_norm_over_padding"])
             return fast.predict_masked(self.parts, batch, over_padding)
         log_probs, encoded_length, masks, tokens = self.forward(

@@ -12,7 +12,8 @@ import soundfile
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.features import Encoder, ExtractionRequest, extract
+from nest_ssl.apps.features import Encoder
+from nest_ssl.apps.features.extract import ExtractionRequest, extract
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.testing import small_config
 from tests.parity.variants import CONFIG

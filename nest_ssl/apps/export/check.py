@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nest_ssl.apps.export.formats import Encode
 from nest_ssl.apps.export.interface import Interface, encode_eagerly
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 _LONGEST_SECONDS = 60.0
 _SEED = 0
@@ -51,7 +51,7 @@ class Check:
 
 def check(
     encode: Encode,
-    model: EncDecDenoiseMaskedTokenPredModel,
+    model: Nest,
     interface: Interface,
     tolerance: float,
     progress: Callable[[str], None] = lambda _: None,

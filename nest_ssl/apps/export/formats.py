@@ -18,7 +18,7 @@ from nest_ssl.apps.export.network import exportable
 from nest_ssl.apps.quiet import quiet_libraries
 from nest_ssl.checkpoint import convert, restore_for_use
 from nest_ssl.errors import NestError
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 METADATA_FILE = "nest_ssl.json"  # in a .pt2 file
 # A protobuf message has at most 2 GiB: larger weights go into a file beside the graph.
@@ -31,7 +31,7 @@ class Job:
     """A model to write, and the file it was read from."""
 
     source: Path
-    model: EncDecDenoiseMaskedTokenPredModel
+    model: Nest
     interface: Interface
     facts: dict[str, str]
 

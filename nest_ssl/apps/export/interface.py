@@ -12,7 +12,7 @@ from torch.export import Dim
 
 from nest_ssl.apps.export.network import Kind, frame_ratio
 from nest_ssl.data.audio.sample_rate import sample_rate_of
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 OUTPUTS = ("outputs", "encoded_lengths")  # (B, D, U) and (B); NeMo's names
 _NAMES = {"audio": ("input_signal", "input_signal_length"), "features": ("audio_signal", "length")}
@@ -33,7 +33,7 @@ class Interface:
     known_positions: int  # feature frames in the model's table of positions, which it extends when needed
 
     @classmethod
-    def of(cls, model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> Interface:
+    def of(cls, model: Nest, kind: Kind) -> Interface:
         features = model.preprocessor.featurizer.fb.shape[1] * model.preprocessor.frame_splicing
         return cls(
             kind=kind,
@@ -85,9 +85,7 @@ class Interface:
 
 
 @torch.no_grad()
-def encode_eagerly(
-    model: EncDecDenoiseMaskedTokenPredModel, interface: Interface, x: Tensor, lengths: Tensor
-) -> tuple[Tensor, Tensor]:
+def encode_eagerly(model: Nest, interface: Interface, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Encode with the model itself: audio (B, S) or features (B, D, T), and lengths (B), to (B, D, U) and (B)."""
     if interface.kind == "audio":
         x, lengths = model.preprocessor(input_signal=x, length=lengths)

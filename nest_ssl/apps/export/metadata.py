@@ -10,10 +10,10 @@ from typing import Any
 import nest_ssl
 from nest_ssl.apps.export.interface import OUTPUTS, Interface
 from nest_ssl.model import AudioToMelSpectrogramPreprocessor, ConformerEncoder
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 
-def facts(model: EncDecDenoiseMaskedTokenPredModel, interface: Interface, tolerance: float) -> dict[str, str]:
+def facts(model: Nest, interface: Interface, tolerance: float) -> dict[str, str]:
     """Return names and values as text, because ONNX stores text only; tables are JSON."""
     signal, length = interface.names
     shape = "batch, samples" if interface.kind == "audio" else f"batch, {interface.features}, frames"

@@ -15,7 +15,7 @@ from nest_ssl.model.conformer.attention import MultiHeadAttention
 from nest_ssl.model.conformer.positions import PositionalEncoding, RelPositionalEncoding, sinusoids
 from nest_ssl.model.conformer.subsampling import ConvSubsampling
 from nest_ssl.model.masking import ConvFeatureMaksingWrapper
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 Kind = Literal["audio", "features"]
 
@@ -79,7 +79,7 @@ class WholeBatchSubsampling(ConvSubsampling):
         return self.out(x.transpose(1, 2).flatten(2)), lengths  # (B, C, U, F) -> (B, U, C * F)
 
 
-def exportable(model: EncDecDenoiseMaskedTokenPredModel, kind: Kind) -> FeatureEncoder | AudioEncoder:
+def exportable(model: Nest, kind: Kind) -> FeatureEncoder | AudioEncoder:
     """Return a network that computes what `model.encoder` computes in eval mode; the model is not changed."""
     encoder = _exportable_encoder(model.encoder)
     if kind == "features":
@@ -113,7 +113,7 @@ def _exportable_encoder(encoder: nn.Module) -> ConformerEncoder:
     return encoder
 
 
-def _refuse_unusual_log_mel(model: EncDecDenoiseMaskedTokenPredModel) -> None:
+def _refuse_unusual_log_mel(model: Nest) -> None:
     """Refuse settings whose computation depends on the length in a way that a single graph cannot express."""
     unusual = {
         "normalize: all_features": model.preprocessor.normalize == "all_features",

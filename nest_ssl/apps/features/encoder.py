@@ -15,7 +15,7 @@ from nest_ssl.config.numerics import Numerics
 from nest_ssl.errors import AudioError, NestError
 from nest_ssl.model import ConformerEncoder
 from nest_ssl.model.fast import encode_batch
-from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.model.nest import Nest
 
 
 class Encoder:
@@ -25,7 +25,7 @@ class Encoder:
     result for an utterance does not depend on the other ones in the batch, and its last bits differ from `exact`.
     """
 
-    def __init__(self, model: EncDecDenoiseMaskedTokenPredModel, numerics: Numerics = "exact") -> None:
+    def __init__(self, model: Nest, numerics: Numerics = "exact") -> None:
         self.model = model.eval()
         self.numerics = numerics
         self.device = next(model.parameters()).device
@@ -45,7 +45,7 @@ class Encoder:
         """Return the same architecture with new random weights, as at the start of training."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model = EncDecDenoiseMaskedTokenPredModel(cfg=self.model.cfg)
+            model = Nest(self.model.settings)
         return Encoder(model.to(self.device), self.numerics)
 
     def check_layers(self, numbers: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from nest_ssl.apps.features import ExtractionRequest, Summary, extract
+from nest_ssl.apps.features.extract import ExtractionRequest, Summary, extract
 from nest_ssl.apps.features.utterances import batches_by_duration, unique_names
 from nest_ssl.data.manifest import ManifestEntry
 from nest_ssl.errors import AudioError, NestError

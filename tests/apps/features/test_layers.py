@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nest_ssl.apps.features import Layers
+from nest_ssl.apps.features.layers import Layers
 from nest_ssl.errors import NestError
 
 
