@@ -26,12 +26,13 @@ PACKAGE = ROOT / "nest_ssl"
 PAGE = ROOT / "docs" / "architecture.md"
 # Files that a run calls although the trained weights would be the same without them
 AROUND = (
-    *("compat", "folder_lock", "memory", "moved", "printable", "regular_file", "shell"),
+    *("atomic", "compat", "folder_lock", "memory", "moved", "printable", "regular_file", "shell"),
     *("checkpoint/config", "checkpoint/yaml_guard", "config/foreign_yaml", "config/schema/tree", "config/suggestions"),
-    *("data/audio/bandwidth", "data/audio/opening", "data/dummy"),
+    *("data/audio/opening", "data/problems"),
     *("data/inspection/", "model/agreement", "model/frame_rate", "model/size"),
-    *("training/advice", "training/callbacks/", "training/checks", "training/checkpointing/run_record"),
-    *("training/console", "training/loggers/", "training/processes", "training/run_folder"),
+    *("training/advice", "training/callbacks/", "training/checks", "training/console", "training/experiment"),
+    *("training/checkpointing/checkpoint", "training/checkpointing/run_record", "training/loggers/"),
+    *("training/processes", "training/run_folder"),
 )
 BEGIN, END = "<!-- reading path: begin -->", "<!-- reading path: end -->"
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed

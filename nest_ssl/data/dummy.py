@@ -15,7 +15,7 @@ import numpy as np
 from numpy.random import RandomState
 
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
-from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.paths import DUMMY_MARKER, DUMMY_SPLITS
 from nest_ssl.data.synthesis import Voice, babble, coloured_noise, hum, music, speech
 from nest_ssl.errors import NestError
 from nest_ssl.folder_lock import lock_folder
@@ -25,9 +25,6 @@ log = logging.getLogger(__name__)
 
 SHORTEST, LONGEST = 1.0, 12.0  # seconds of an utterance
 VOICES = 8
-FOLDER = "dummy_ssl"
-SPLITS = ("train", "val", "noise")
-MARKER = "corpus.json"  # written last: a corpus with the right one is complete
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ def make_dummy_corpus(
     the folder can be moved.
     """
     recipe = Recipe(train, val, noise, seed)
-    manifests = {split: folder / f"{split}_manifest.json" for split in ("train", "val", "noise")}
+    manifests = {split: folder / f"{split}_manifest.json" for split in DUMMY_SPLITS}
     corpus = DummyCorpus(*manifests.values())
     if not force and _is_complete(folder, recipe, manifests):
         log.info("%s is complete already", folder)
@@ -99,7 +96,7 @@ def _make(
     for split, manifest in manifests.items():
         if manifest.exists() and not _is_ours(manifest, split):
             raise NestError(f"{manifest}: is not a manifest of dummy data and would be replaced; give another folder")
-    (folder / MARKER).unlink(missing_ok=True)
+    (folder / DUMMY_MARKER).unlink(missing_ok=True)
     counts = {"train": recipe.train, "val": recipe.val, "noise": recipe.noise}
     done, total = 0, sum(counts.values())
     for split, count in counts.items():
@@ -114,21 +111,14 @@ def _make(
             if progress is not None:
                 progress(done, total)
         _write(manifests[split], "".join(lines).encode())
-    _write(folder / MARKER, json.dumps(asdict(recipe)).encode())
+    _write(folder / DUMMY_MARKER, json.dumps(asdict(recipe)).encode())
     log.info("%s: made %d + %d utterances and %d noises", folder, recipe.train, recipe.val, recipe.noise)
-
-
-def is_generated(manifest: str) -> bool:
-    """Return whether this path is a manifest of the dummy corpus, in any folder, whether or not it exists."""
-    path = Path(resolve_path(manifest))
-    names = [f"{split}_manifest.json" for split in SPLITS]
-    return path.name in names and (path.parent.name == FOLDER or (path.parent / MARKER).is_file())
 
 
 def _is_complete(folder: Path, recipe: Recipe, manifests: dict[str, Path]) -> bool:
     """Return whether the corpus of this recipe is complete."""
     try:
-        if json.loads((folder / MARKER).read_text(encoding="utf-8")) != asdict(recipe):
+        if json.loads((folder / DUMMY_MARKER).read_text(encoding="utf-8")) != asdict(recipe):
             return False
         texts = [path.read_text(encoding="utf-8") for path in manifests.values()]
         entries = [json.loads(line) for text in texts for line in text.splitlines()]

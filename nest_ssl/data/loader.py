@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,15 +14,14 @@ from torch.utils.data import DataLoader
 from nest_ssl.config.numerics import Numerics
 from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings, read, read_value
 from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
-from nest_ssl.data.concat import ConcatDataset
 from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.data.lhotse.configured import build_lhotse_loader
-from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
 from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.paths import entries_of
-from nest_ssl.data.tarred.loader import build_tarred_loader
 from nest_ssl.errors import ConfigError, ManifestError
+
+if TYPE_CHECKING:  # other kinds of loaders are imported where they are built: a run needs one kind
+    from nest_ssl.data.concat import ConcatDataset
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +45,8 @@ def build_dataloader(
     options = read_data_set(config, key)
     workers = _worker_options(options, numerics)
     if isinstance(options, LhotseSettings):
+        from nest_ssl.data.lhotse.configured import build_lhotse_loader
+
         return build_lhotse_loader(
             *(options, global_rank, world_size, numerics), batch_augmentor=build_augmentor(options), workers=workers
         )
@@ -57,6 +58,8 @@ def build_dataloader(
     if options.batch_size is None:
         raise options.wrong("batch_size", "a whole number >= 1")
     if options.is_tarred:
+        from nest_ssl.data.tarred.loader import build_tarred_loader
+
         return build_tarred_loader(options, options.batch_size, global_rank, world_size, numerics, workers)
     if options.is_concat:
         dataset: AudioNoiseDataset | ConcatDataset = _concat_dataset(options, global_rank, world_size, numerics)
@@ -116,6 +119,8 @@ def _duration_loader(
     workers: Mapping[str, Any],
 ) -> DataLoader[Any]:
     """Return a loader of batches of at most `batch_duration` seconds, padding included."""
+    from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
+
     for name in ("batch_size", "is_concat", "is_tarred"):
         if getattr(options, name):
             expected = f"nothing beside {options.node}.batch_duration, which makes the batches; set {name}=null"
@@ -151,6 +156,8 @@ def _duration_loader(
 
 def _concat_dataset(options: DataSettings, global_rank: int, world_size: int, numerics: Numerics) -> ConcatDataset:
     """Make one dataset for each entry of `manifest_filepath`; an entry can itself name several manifests."""
+    from nest_ssl.data.concat import ConcatDataset
+
     augmentor = build_augmentor(options)
     datasets = [build_dataset(options, entry, augmentor, numerics) for entry in entries_of(options.manifest_filepath)]
     return ConcatDataset(

@@ -6,7 +6,7 @@ import logging
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -19,7 +19,7 @@ from nest_ssl.errors import ManifestError
 
 log = logging.getLogger(__name__)
 
-_INSIDE = ("dataset", "datasets", "sets", "utterances", "manifest")  # where data sets keep their manifests
+_WITHIN = ("dataset", "datasets", "sets", "buckets", "utterances")  # attributes with the parts of a dataset
 
 
 def load_manifest(
@@ -59,16 +59,25 @@ def load_manifest(
     return manifest
 
 
-def manifests_in(dataset: Any) -> Iterator[Manifest]:
-    """Yield all manifests in a dataset, however deeply it wraps them."""
-    if isinstance(dataset, Manifest):
+def datasets_in(dataset: Any) -> Iterator[Any]:
+    """Yield the datasets that read utterances and noise themselves, however deeply a dataset wraps them."""
+    if hasattr(dataset, "noise_data"):
         yield dataset
-    elif isinstance(dataset, list | tuple):
-        for one in dataset:
-            yield from manifests_in(one)
-    else:
-        for name in _INSIDE:
-            yield from manifests_in(getattr(dataset, name, ()))
+        return
+    for name in _WITHIN:
+        inner = getattr(dataset, name, ())
+        for one in inner if isinstance(inner, list | tuple) else [inner]:
+            yield from datasets_in(one)
+
+
+def manifests_in(dataset: Any) -> list[Manifest]:
+    """Return the manifests in a dataset, each once; lhotse's datasets have none."""
+    return each_once(getattr(one, "manifest", None) for one in datasets_in(dataset))
+
+
+def each_once(manifests: Iterable[Any]) -> list[Manifest]:
+    """Remove duplicates, and what is no manifest: buckets are listed as often as their weight, sets share noise."""
+    return list({id(one): one for one in manifests if isinstance(one, Manifest)}.values())
 
 
 def stable_hash(text: str) -> int:

@@ -13,6 +13,9 @@ from nest_ssl.config.schema import split_paths as split_paths
 
 PROJECT_NAME = "nest_ssl_project"  # what users call the repository's root
 PROJECT_ROOT = Path(nest_ssl.__file__).resolve().parents[1]
+DUMMY_SPLITS = ("train", "val", "noise")  # of the corpus that dummy.py makes
+DUMMY_MARKER = "corpus.json"  # in its folder, written last: a corpus with the right one is complete
+_DUMMY_FOLDER = "dummy_ssl"
 _SPEECH_KEYS = ("manifest_filepath", "cuts_path", "shar_path")
 
 
@@ -46,6 +49,13 @@ def _real_folder(folder: str) -> str:
 def speech_paths(node: Mapping[str, Any] | None) -> list[str]:
     """Return the manifests, cut sets and Shar folders that a plain `*_ds` node names."""
     return [path for text in _texts([(node or {}).get(key) for key in _SPEECH_KEYS]) for path in split_paths(text)]
+
+
+def is_generated(manifest: str) -> bool:
+    """Return whether this path is a manifest of the dummy corpus, in any folder, whether or not it exists."""
+    path = Path(resolve_path(manifest))
+    names = [f"{split}_manifest.json" for split in DUMMY_SPLITS]
+    return path.name in names and (path.parent.name == _DUMMY_FOLDER or (path.parent / DUMMY_MARKER).is_file())
 
 
 def _texts(value: Any) -> Iterator[str]:

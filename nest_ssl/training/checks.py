@@ -17,13 +17,11 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.data.audio.sample_rate import sample_rate_of
-from nest_ssl.data.dummy import is_generated
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.inspection.overlap import find_overlap, without_overlap
 from nest_ssl.data.loader import read_data_set
 from nest_ssl.data.manifest import Manifest, load_manifest, manifests_in
-from nest_ssl.data.paths import speech_paths
-from nest_ssl.data.tarred.shards import expand_paths
+from nest_ssl.data.paths import is_generated, speech_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.model.agreement import check_agreement
 from nest_ssl.model.build import check_parts
@@ -195,10 +193,12 @@ def check_length(cfg: DictConfig, trainer: Trainer, model: LightningModule) -> I
 
 def _manifests(cfg: DictConfig, name: str, loader: Any) -> list[Manifest]:
     """Return the manifests of a loader. A lhotse loader keeps none, so those of its configuration are read."""
-    found = list(manifests_in(getattr(loader, "dataset", None)))
+    found = manifests_in(getattr(loader, "dataset", None))
     node: Any = OmegaConf.to_container(cfg.model[name])
     if found or not node.get("use_lhotse") or node.get("tarred_audio_filepaths"):
         return found
+    from nest_ssl.data.tarred.shards import expand_paths
+
     key = f"model.{name}.manifest_filepath"
     names = expand_paths(speech_paths({"manifest_filepath": node.get("manifest_filepath")}), key)
     with suppress(ManifestError):  # lhotse reports what it cannot read

@@ -10,7 +10,8 @@ import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
 from nest_ssl.config.numerics import Numerics
-from nest_ssl.data import build_dataloader
+from nest_ssl.config.schema import DATA_SETS, LhotseSettings, read_value
+from nest_ssl.data.loading.random_states import seed_process
 from nest_ssl.data.paths import speech_paths
 from nest_ssl.errors import ConfigError
 
@@ -65,6 +66,8 @@ class NestDataModule(pl.LightningDataModule):
         return config
 
     def _loader(self, config: dict[str, Any], key: str) -> DataLoader:
+        from nest_ssl.data.loader import build_dataloader  # not needed where a model is restored to be used
+
         if config.get("sample_rate") is None and "sample_rate" in self.settings:
             config["sample_rate"] = self.settings["sample_rate"]
         return build_dataloader(
@@ -74,6 +77,14 @@ class NestDataModule(pl.LightningDataModule):
             world_size=self.trainer.world_size if self.trainer is not None else 1,
             numerics=self.numerics,
         )
+
+
+def seed_for_lhotse(settings: Mapping[str, Any]) -> None:
+    """Seed the process as NeMo does when it makes a loader of lhotse's, before it draws the model's weights."""
+    for name in DATA_SETS:
+        config = settings.get(name) or {}
+        if config.get("use_lhotse") and not config.get("defer_setup"):
+            seed_process(read_value(LhotseSettings, config, "seed", f"model.{name}"))
 
 
 def _metric_prefix(manifest: Any) -> str:

@@ -16,7 +16,6 @@ from nest_ssl import compat
 from nest_ssl.checkpoint.model_files import ModelFiles
 from nest_ssl.checkpoint.weights import refuse_nonfinite_optimizer, refuse_unusable_weights
 from nest_ssl.data import AudioNoiseBatch
-from nest_ssl.data.lhotse.configured import seed_as_nemo_does
 from nest_ssl.data.problems import ProblemWarnings
 from nest_ssl.errors import ConfigError
 from nest_ssl.model import MaskedPrediction
@@ -24,8 +23,7 @@ from nest_ssl.model.batch_norm_statistics import RunningStatistics
 from nest_ssl.model.nest import Nest
 from nest_ssl.training.checkpointing.accumulation import gradients_of_all_ranks, own_gradients, put_back
 from nest_ssl.training.checkpointing.epoch_position import agree_on_position
-from nest_ssl.training.datamodule import NestDataModule
-from nest_ssl.training.fsdp import shard
+from nest_ssl.training.datamodule import NestDataModule, seed_for_lhotse
 from nest_ssl.training.optim import (
     build_optimizer,
     build_scheduler,
@@ -46,7 +44,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
 
     def __init__(self, cfg: DictConfig, trainer: pl.Trainer | None = None) -> None:
         settings: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
-        seed_as_nemo_does(settings)
+        seed_for_lhotse(settings)
         super().__init__(settings)
         self.cfg = cfg
         self.save_hyperparameters({"cfg": self.settings}, logger=False)
@@ -179,6 +177,8 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         """Lightning's hook: shard the weights over the ranks if the strategy is `fsdp`."""
         mesh = compat.device_mesh(self)
         if mesh is not None:
+            from nest_ssl.training.fsdp import shard
+
             shard(self, mesh["data_parallel"])
 
     def setup(self, stage: str) -> None:

@@ -26,7 +26,6 @@ from nest_ssl.training.callbacks.monitor import TrainingMonitor
 from nest_ssl.training.callbacks.progress import TrainingProgress
 from nest_ssl.training.callbacks.stopping import StopOnSignal, Stopped
 from nest_ssl.training.callbacks.throughput import Throughput
-from nest_ssl.training.checkpointing.continuation import Continuation
 from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.checks import DataChecks, check_configuration, keeps_results
 from nest_ssl.training.console import RunClock, announce, conclude, messages
@@ -109,7 +108,7 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     with hold_run_folders(experiment if trainer.is_global_zero else None):
         # Model and weights; its data module makes the loaders when training starts
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-        if isinstance(record, Continuation):
+        if record is not None:
             record.check_weights(model)
         if resume_from is None:  # a checkpoint brings its own weights
             model.maybe_init_from_pretrained_checkpoint(cfg)
@@ -135,8 +134,11 @@ def _plan(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | No
 
 def _record(cfg: DictConfig, experiment: Experiment) -> RunRecord:
     """Return the record of the run; if it resumes, refuse changes of the configuration that cannot take effect."""
-    checkpoint = experiment.resume_from
-    return RunRecord(cfg, experiment) if checkpoint is None else Continuation(cfg, experiment, checkpoint)
+    if experiment.resume_from is None:
+        return RunRecord(cfg, experiment)
+    from nest_ssl.training.checkpointing.continuation import Continuation
+
+    return Continuation(cfg, experiment, experiment.resume_from)
 
 
 def _seed(seed: Any) -> None:

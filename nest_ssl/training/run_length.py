@@ -12,7 +12,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader, IterableDataset
 
 from nest_ssl.compat import is_accumulating
-from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -98,11 +97,11 @@ class ValidationSchedule(Callback):
 
 def check_limits(trainer: Trainer, train: Any, validation: Any) -> None:
     """Raise ConfigError for a share of an unknown number of batches, and for a run that would never end."""
-    if isinstance(train, CutLoader):
+    if not getattr(train, "has_length", True):
         _check_training_limits(trainer, endless=train.endless)
     limit = trainer.limit_val_batches
     for loader in validation if isinstance(validation, list) else [validation]:
-        if not isinstance(loader, CutLoader) or not limit or isinstance(limit, int):
+        if getattr(loader, "has_length", True) or not limit or isinstance(limit, int):
             continue
         if loader.endless:
             raise _needs_number("limit_val_batches", limit, "batches", "the validation data has no end")

@@ -23,7 +23,6 @@ from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
 from nest_ssl.training.callbacks.stopping import Stopped
 from nest_ssl.training.checkpointing.checkpoint_files import CheckpointFiles
 from nest_ssl.training.experiment import Experiment
-from nest_ssl.training.fsdp import ShardedStrategy
 from nest_ssl.training.processes import dead_workers_reported_once, lost_process
 
 _log = logging.getLogger(__name__)
@@ -37,7 +36,11 @@ def build_trainer(
     if GLOO_DDP not in StrategyRegistry:
         StrategyRegistry.register(GLOO_DDP, DDPStrategy, "DDP over gloo", process_group_backend="gloo")
     strategy = arguments.get("strategy") or "auto"
-    arguments["strategy"] = ShardedStrategy() if strategy == FSDP else strategy
+    if strategy == FSDP:
+        from nest_ssl.training.fsdp import ShardedStrategy
+
+        strategy = ShardedStrategy()
+    arguments["strategy"] = strategy
     arguments.setdefault("enable_model_summary", False)
     arguments["enable_progress_bar"] = False  # Lightning's own, which restarts with every epoch
     if arguments.get("profiler") is None:

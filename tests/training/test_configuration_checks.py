@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.data.dummy import DummyCorpus, is_generated, make_dummy_corpus
+from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
+from nest_ssl.data.paths import is_generated
 from nest_ssl.errors import ConfigError
 from nest_ssl.testing import small_config
 from nest_ssl.training.checks import check_generated_data, check_validation

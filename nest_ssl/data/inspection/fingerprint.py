@@ -16,15 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nest_ssl.data.concat import ConcatDataset
-from nest_ssl.data.dataset import AudioNoiseDataset
-from nest_ssl.data.lhotse.cut_batches import CutNoiseDataset, CutStream
-from nest_ssl.data.loading.buckets import ItemLists
-from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.manifest import Manifest, datasets_in, each_once, manifests_in
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.tarred.dataset import TarredAudioNoiseDataset
-from nest_ssl.data.tarred.mixes import BucketChain, ConcatStream
-from nest_ssl.data.tarred.shards import expand_paths
 
 _LINES_AT_ONCE = 2**16
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -94,11 +87,12 @@ class DataSet:
 
 def data_sets(dataset: Any, node: Mapping[str, Any], key: str) -> dict[str, DataSet]:
     """Return the utterances and the noise of a loader's dataset, by their configuration key."""
-    parts = list(_parts(dataset))
-    manifests = _each_once(part.manifest for part in parts if isinstance(part, AudioNoiseDataset))
-    noise = _each_once(part.noise_data for part in parts if isinstance(part.noise_data, Manifest))
+    noise = each_once(one.noise_data for one in datasets_in(dataset))
     files = _lhotse_files(node) if node.get("use_lhotse") else ()
-    return {f"{key}.manifest_filepath": DataSet(manifests, files), f"{key}.noise_manifest": DataSet(noise)}
+    return {
+        f"{key}.manifest_filepath": DataSet(tuple(manifests_in(dataset)), files),
+        f"{key}.noise_manifest": DataSet(tuple(noise)),
+    }
 
 
 def line_digests(manifest: Manifest) -> np.ndarray:
@@ -145,36 +139,11 @@ def _mixed(value: np.ndarray) -> np.ndarray:
     return value ^ (value >> np.uint64(29))
 
 
-def _parts(dataset: Any) -> Iterator[Any]:
-    """Yield the datasets with manifests that a dataset consists of."""
-    inner: Sequence[Any]
-    if isinstance(dataset, AudioNoiseDataset | CutNoiseDataset):
-        yield dataset
-        return
-    if isinstance(dataset, ItemLists | CutStream):
-        inner = [dataset.dataset]
-    elif isinstance(dataset, TarredAudioNoiseDataset):
-        inner = [dataset.utterances]
-    elif isinstance(dataset, ConcatDataset):
-        inner = dataset.datasets
-    elif isinstance(dataset, ConcatStream):
-        inner = dataset.sets
-    elif isinstance(dataset, BucketChain):
-        inner = dataset.buckets
-    else:
-        inner = []  # unknown datasets
-    for one in inner:
-        yield from _parts(one)
-
-
-def _each_once(manifests: Iterator[Any]) -> tuple[Manifest, ...]:
-    """Remove duplicates: buckets are listed as often as their weight, and sets may share noise."""
-    return tuple({id(manifest): manifest for manifest in manifests}.values())
-
-
 def _lhotse_files(node: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the manifests or cut sets that lhotse reads during training; of Shar, the files with cuts."""
     source = next((node[name] for name in _LHOTSE_SOURCES if node.get(name) is not None), None)
+    from nest_ssl.data.tarred.shards import expand_paths
+
     found: list[Path] = []
     for text in _texts(source):
         for name in expand_paths([text], "manifest_filepath"):

@@ -16,29 +16,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import DATA_SETS, LhotseSettings, read_value
+from nest_ssl.config.schema import LhotseSettings
 from nest_ssl.data.batch import BatchAugmentor
 from nest_ssl.data.lhotse.cut_batches import CutBatches, CutNoiseDataset, CutStream, ProcessSeeds
 from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.data.lhotse.cut_sets import CutSource, PreparedCuts, read_cuts
-from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run
+from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run, seed_process
 from nest_ssl.data.noise import load_noise_manifest
 from nest_ssl.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 _UNTOUCHED = random.Random(0).getstate()[1][0]  # lhotse's seed for "randomized" outside of workers
-
-
-def seed_as_nemo_does(settings: Mapping[str, Any]) -> None:
-    """NeMo seeds the process when it makes a loader of lhotse's, which is before it makes the model's weights."""
-    for name in DATA_SETS:
-        config = settings.get(name) or {}
-        if config.get("use_lhotse") and not config.get("defer_setup"):
-            _seed_process(read_value(LhotseSettings, config, "seed", f"model.{name}"))
 
 
 def build_lhotse_loader(
@@ -54,7 +45,7 @@ def build_lhotse_loader(
     if importlib.util.find_spec("lhotse") is None:
         raise ConfigError(f'{options.node}.use_lhotse: lhotse is not installed; pip install "nest_ssl[lhotse]"')
     if options.defer_setup:
-        _seed_process(options.seed)
+        seed_process(options.seed)
     seeds = _seeds(options, global_rank)
     source = read_cuts(options, seeds.alone)
     if source.in_workers and options.force_finite and world_size > 1:
@@ -154,12 +145,6 @@ def _seeds(options: LhotseSettings, rank: int) -> ProcessSeeds:
     return ProcessSeeds(seed_of_run(), alone=seed_of_run(), rank=rank, same=False)
 
 
-def _seed_process(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - NeMo's stream
-    torch.manual_seed(seed)
-
-
 class _SeedWorker:
     """Seeds a worker by its number and rank, as lhotse does for streams."""
 
@@ -171,7 +156,7 @@ class _SeedWorker:
     def __call__(self, worker: int) -> None:
         if self.init is not None:
             self.init(worker)
-        _seed_process(self.seed + 100 * worker + 100_000 * self.rank)
+        seed_process(self.seed + 100 * worker + 100_000 * self.rank)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -20,12 +20,14 @@ class CutLoader(ResumableLoader):
     are kept, so that a resumed stream does not depend on epochs.
     """
 
+    has_length = False
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._latest: weakref.ref[Iterator[Any]] | None = None  # weak: in a cycle of references, workers would end late
 
     @property
-    def endless(self) -> bool:
+    def endless(self) -> bool:  # type: ignore[override]
         """Whether only the trainer ends an epoch."""
         of: Any = self.sampler if isinstance(self.sampler, CutBatches) else self.dataset
         return bool(of.source.endless)

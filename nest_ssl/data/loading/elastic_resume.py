@@ -14,7 +14,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 
-from nest_ssl.data.loading.buckets import DurationBatches
 from nest_ssl.data.loading.random_states import set_torch_state, torch_state
 from nest_ssl.data.loading.stream import Stream
 
@@ -53,7 +52,7 @@ def fit_state(
 
 def describe_order(sampler: Any) -> dict[str, Any] | None:
     """Return what is needed, besides the epoch and torch's state, to draw an order again; None if it is impossible."""
-    if isinstance(sampler, DurationBatches):
+    if _makes_batches(sampler):
         return {"kind": "batches", "processes": sampler.num_replicas}
     if type(sampler) is DistributedSampler:
         return {"kind": "distributed", "seed": sampler.seed, "shuffle": sampler.shuffle}
@@ -106,7 +105,7 @@ def _unused(ranks: Sequence[Mapping[str, Any]], sampler: Any, items: int) -> lis
     """
     state = ranks[0]
     order = state.get("order")
-    by_batches = isinstance(sampler, DurationBatches)
+    by_batches = _makes_batches(sampler)
     if order is None or by_batches != (order["kind"] == "batches"):
         return None
     if state["rest"] is not None:  # the rest of an epoch that was divided before
@@ -120,6 +119,11 @@ def _unused(ranks: Sequence[Mapping[str, Any]], sampler: Any, items: int) -> lis
         return [batch.tolist() for batch in chain.from_iterable(steps)]
     taken = state["delivered"] * state["batch_size"] * len(ranks)
     return _draw_order(order, state, items)[taken:]
+
+
+def _makes_batches(sampler: Any) -> bool:
+    """Return whether a sampler yields whole batches, as `DurationBatches` does, instead of utterances."""
+    return hasattr(sampler, "steps")
 
 
 def _batches_of_rank(

@@ -71,5 +71,12 @@ def generator_of_its_own() -> torch.Generator:
     return torch.Generator().manual_seed(seed_of_run())
 
 
+def seed_process(seed: int) -> None:
+    """Seed Python, NumPy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - NeMo's stream
+    torch.manual_seed(seed)
+
+
 def _tensor(state: bytes) -> Tensor:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)

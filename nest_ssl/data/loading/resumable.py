@@ -45,6 +45,8 @@ class ResumableLoader(DataLoader[Any]):
     resumed run loads that batch again.
     """
 
+    has_length = True  # else only the loader itself finds out when an epoch ends
+    endless = False  # only the trainer ends an epoch
     batches_per_epoch: int | None = None  # if the trainer uses fewer than there are
     between_batches: Callable[[], None] | None = None  # called when no batch is in progress; may raise
     while_waiting: Callable[[], None] | None = None  # called while a worker is slow or hangs; may raise SystemExit

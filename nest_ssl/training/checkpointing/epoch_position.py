@@ -11,11 +11,11 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from nest_ssl.data.loading.resumable import ResumableLoader
-
 
 def agree_on_position(trainer: Trainer) -> None:
     """Before the first step, tell the loader the length of an epoch, and Lightning where the loader resumes."""
+    from nest_ssl.data.loading.resumable import ResumableLoader  # a model that is only restored needs no loader
+
     loader = trainer.train_dataloader
     if not isinstance(loader, ResumableLoader):
         return

@@ -37,6 +37,9 @@ class RunRecord(Callback):
         self.sets: dict[str, DataSet] | None = None  # from the start of training until the lines are written
         self.fingerprints: dict[str, Fingerprint] = {}
 
+    def check_weights(self, model: LightningModule) -> None:
+        """Refuse a model that a checkpoint's weights do not fit; a new run has no checkpoint."""
+
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.take_fingerprints(pl_module)
 
