@@ -21,6 +21,8 @@ import torch
 
 from nest_ssl.data import AudioNoiseDataset, build_dataloader
 from nest_ssl.data.dummy import DummyCorpus
+from nest_ssl.data.inspection.fingerprint import data_sets
+from nest_ssl.data.manifest import load_manifest, manifests_in
 from nest_ssl.data.tarred.shards import expand_paths, share_of, shuffled
 from nest_ssl.errors import AudioError, ConfigError, NestError, ShardError
 from tests.data.tarred.tarred_sets import TarredSet, make_buckets, make_tarred_set
@@ -502,3 +504,16 @@ def test_shards_that_are_left_out_are_mentioned(config: dict[str, Any], caplog: 
 def test_every_utterance_is_seen_once_by_some_rank(config: dict[str, Any]) -> None:
     seen = Counter(index for rank in range(2) for index in ids(config, global_rank=rank, world_size=2))
     assert seen == Counter(range(12))
+
+
+@pytest.mark.parametrize("kind", ["config", "in_buckets"])
+def test_manifests_within_tarred_sets_are_found_once_each(
+    kind: str, request: pytest.FixtureRequest, tarred: TarredSet, buckets: list[TarredSet]
+) -> None:
+    written = [tarred] if kind == "config" else buckets
+    dataset = build_dataloader(request.getfixturevalue(kind), key=KEY).dataset
+    speech = manifests_in(dataset)
+    assert [len(one) for one in speech] == [len(load_manifest([one.manifest])) for one in written]
+    found = data_sets(dataset, {}, KEY)
+    assert found[f"{KEY}.manifest_filepath"].manifests == tuple(speech)
+    assert len({manifest.path(0) for manifest in found[f"{KEY}.noise_manifest"].manifests}) == 1
