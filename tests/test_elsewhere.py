@@ -1,6 +1,7 @@
 """The suite as other systems would run it: spawned processes, no fork, few signals, odd paths, another encoding.
 
-`python -m tests.elsewhere` does it for all of it; here for what reads and writes files, prints, and starts processes.
+`python -m tests.elsewhere` runs everything so. Here are the tests of the commands and of the apps that read and write
+files, print and start processes; tests/test_apps_removed.py runs those of the core.
 """
 
 from __future__ import annotations
@@ -23,24 +24,18 @@ from tests.elsewhere.__main__ import ODD_FOLDER, command, environment
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = [
-    *("tests/checkpoint", "tests/cli", "tests/config", "tests/data", "tests/training"),
-    *("tests/apps/datatools", "tests/apps/features", "tests/apps/export"),
-]
+FOLDERS = ["tests/cli", "tests/apps/datatools", "tests/apps/features", "tests/apps/export"]
 FILES = [
     *("tests/test_atomic.py", "tests/test_memory.py", "tests/test_start.py"),
     *("tests/apps/doctor/test_machine.py", "tests/integration/test_train_command.py"),
 ]
-# Hundreds of processes, each of which takes seconds to spawn: for `python -m tests.elsewhere`
-LEFT_OUT = [
+# Tests of the core that only `python -m tests.elsewhere` runs so: some spawn hundreds of processes, which takes seconds
+# each; the others compute the same on every system
+SPAWNS_MUCH = [
     *("tests/data/test_concat.py", "tests/data/lhotse/test_lhotse_data.py"),
     *("tests/data/loading/test_resumable.py", "tests/data/tarred/test_tarred.py"),
-    *(
-        "tests/checkpoint/test_restore.py",
-        "tests/training/test_module.py",
-        "tests/training/optim",
-    ),  # the same on every system
 ]
+SAME_EVERYWHERE = ["tests/checkpoint/test_restore.py", "tests/training/test_module.py", "tests/training/optim"]
 READING_TEXT = [
     "tests/cli/test_app.py",
     "tests/cli/test_data.py",
@@ -65,8 +60,7 @@ def _run_elsewhere(basetemp: Path, tests: list[str], **variables: str) -> None:
 
 @pytest.mark.slow
 def test_what_depends_on_files_and_processes_works_elsewhere(tmp_path: Path) -> None:
-    left_out = [f"--ignore={name}" for name in LEFT_OUT]
-    _run_elsewhere(tmp_path / ODD_FOLDER, [*FOLDERS, *FILES, *left_out, "-m", "not slow"])
+    _run_elsewhere(tmp_path / ODD_FOLDER, [*FOLDERS, *FILES, "-m", "not slow"])
 
 
 @pytest.mark.slow
