@@ -1,7 +1,7 @@
 """Measure what each part of `model.numerics: fast` saves: a step with all parts, and steps without one of them.
 
-All variants run in one process, on the same batches, in turn. A part is replaced by the plain computation, so the
-numbers stay the same up to rounding, except for parts that skip work.
+All variants run in turn in one process, on the same batches. The plain computation replaces the missing part, so the
+results are equal up to rounding, except for parts that skip work.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _plain_dropout() -> Iterator[None]:
 
 PADDING, FUSED = "padding left out", "optimizer in one kernel"
 PARTS: dict[str, Without] = {
-    PADDING: contextlib.nullcontext,  # the batch decides: see `_as_long_as_the_longest`
+    PADDING: contextlib.nullcontext,  # `_as_long_as_the_longest` changes the batch
     "tokens, decoder and loss for masked frames only": lambda: patch.object(RandomBlockMasking, "blocks", _all_masked),
     "attention within each clip": lambda: patch.object(
         attention.AttentionMask, "of", partial(attention.AttentionMask.of, together=True)
@@ -63,7 +63,7 @@ PARTS: dict[str, Without] = {
 def seconds_of_steps(
     model: EncDecDenoiseMaskedTokenPredModel, batches: list[AudioNoiseBatch], rounds: int
 ) -> dict[str | None, float]:
-    """Return the seconds of a step over these batches, by the part that is missing; None: with all parts."""
+    """Return the seconds of a step over these batches for each missing part; the key None means all parts."""
     optimizers = {fused: torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused) for fused in (True, False)}
     seconds: dict[str | None, list[float]] = {variant: [] for variant in (None, *PARTS)}
     for number in range(rounds + 1):  # the first round allocates memory that the others use
@@ -88,6 +88,6 @@ def _step(model: EncDecDenoiseMaskedTokenPredModel, batch: AudioNoiseBatch, opti
 
 
 def _as_long_as_the_longest(batch: AudioNoiseBatch) -> AudioNoiseBatch:
-    """Count padding as audio: the cost of a step that does not skip it."""
+    """Return the batch with padding counted as audio, which gives the cost of a step that does not skip padding."""
     longest = torch.full_like(batch.audio_len, batch.audio.shape[1])
     return dataclasses.replace(batch, audio_len=longest, noisy_audio_len=longest)

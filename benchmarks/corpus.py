@@ -1,7 +1,7 @@
 """The audio that both sides train on: real speech if it is installed, else generated speech, and noise.
 
-A measurement gets as many clips as it uses, with the distribution of lengths of the whole corpus: a few steps then
-show what many would, and both sides see the same batches in the same order.
+A measurement gets only as many clips as it uses. Their lengths are distributed as in the whole corpus, so a few steps
+represent a long run. Both sides see the same batches in the same order.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHORTEST = 1.0  # seconds, as in the stock configuration
 PROMPT_LIMIT = 20.0  # seconds; longer clips are joined from prompts
 LONGEST = 60.0  # seconds
 LONG_CLIPS = 24
-ONE_IN = 12  # clips of the corpus "to 60 s" is longer than PROMPT_LIMIT
+ONE_IN = 12  # one clip in 12 of the corpus "to 60 s" is longer than PROMPT_LIMIT
 TAPE = 900.0  # seconds of speech without pauses, from which any length can be cut
 GENERATED = 240
 
@@ -107,7 +107,7 @@ def _make(folder: Path, kind: str, index: Path) -> None:
     tape = _write(folder / "tape.wav", samples)
     lengths = np.linspace(PROMPT_LIMIT, LONGEST, LONG_CLIPS + 1)[1:]
     starts = np.linspace(0, len(samples) / SAMPLE_RATE - LONGEST, LONG_CLIPS)
-    # separate files, as long recordings are, and not parts of one file
+    # long recordings are separate files, so these are, too
     long_clips = [
         _write(folder / f"long_{number:02d}.wav", samples[round(start * SAMPLE_RATE) :][: round(length * SAMPLE_RATE)])
         for number, (start, length) in enumerate(zip(starts, lengths, strict=True))

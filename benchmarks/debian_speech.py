@@ -17,12 +17,12 @@ LANGUAGES = ("en", "es", "fr")
 
 
 def is_installed() -> bool:
-    """Whether speech, music and the decoder of their format are there."""
+    """Return whether speech, music and the decoder of their format are installed."""
     return shutil.which("ffmpeg") is not None and any(SOUNDS.rglob("*.g722")) and any(MUSIC.glob("*.g722"))
 
 
 def install(languages: Sequence[str] = LANGUAGES) -> None:
-    """Install what is missing by apt, about 100 MB; there is `it` and `ru` too."""
+    """Install the missing packages with apt, about 100 MB; the languages `it` and `ru` exist, too."""
     if shutil.which("apt-get") is None or os.geteuid() != 0:
         raise NestError("--install-speech needs apt-get and root; without it, speech is generated")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -36,7 +36,7 @@ def install(languages: Sequence[str] = LANGUAGES) -> None:
 
 
 def decode(folder: Path) -> tuple[list[Path], list[Path]]:
-    """All prompts and all music as 16 kHz mono WAV files in `folder`, in a fixed order."""
+    """Decode all prompts and all music to 16 kHz mono WAV files in `folder`; return them in a fixed order."""
     prompts = [path for path in sorted(SOUNDS.rglob("*.g722")) if "silence" not in path.parts]
     speech = [(path, folder / "speech" / "_".join(path.relative_to(SOUNDS).parts)) for path in prompts]
     noise = [(path, folder / "noise" / path.name) for path in sorted(MUSIC.glob("*.g722"))]

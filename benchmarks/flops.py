@@ -1,4 +1,4 @@
-"""How many floating-point operations a training step needs, counted from the model's products and convolutions."""
+"""The number of floating-point operations of a training step, counted from the model's products and convolutions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ FORWARD_AND_BACKWARD = 3  # one product forward, two backward: for the input and
 
 
 def training_flops(model: Mapping[str, Any], durations: Sequence[float]) -> float:
-    """Operations that the loss of these clips (seconds) and its gradients need; padding and waste do not count.
+    """Return the operations needed for the loss of these clips (seconds) and its gradients, without any for padding.
 
-    Left out is what is less than a hundredth: features, quantizer, norms, activations, the optimizer. The decoder and
-    the last layer's end count for the masked frames only, because the loss looks at no others.
+    Features, quantizer, norms, activations and the optimizer are less than a hundredth and not counted. The decoder and
+    the end of the last layer count for the masked frames only, because the loss uses no others.
     """
     encoder, masking = model["encoder"], model["masking"]
     width, layers, channels = encoder["d_model"], encoder["n_layers"], encoder["subsampling_conv_channels"]
@@ -37,7 +37,7 @@ def training_flops(model: Mapping[str, Any], durations: Sequence[float]) -> floa
 
 
 def _subsampling(frames: float, features: int, channels: int, width: int) -> float:
-    """Three convolutions of stride 2, the last two depthwise and pointwise, and a linear layer."""
+    """Return the operations of 3 stride-2 convolutions (the last two depthwise, pointwise) and a linear layer."""
     outputs = [frames / 2**level * features / 2**level for level in (1, 2, 3)]
     separable = sum(outputs[1:]) * (9 * channels + channels**2)
     return outputs[0] * 9 * channels + separable + frames / 8 * channels * features / 8 * width

@@ -21,7 +21,7 @@ class Job:
     kind: Kind
     config: str
     size: str  # a file of config/size
-    overrides: tuple[str, ...]  # of the configuration: key=value
+    overrides: tuple[str, ...]  # changes to the configuration: key=value
     steps: int  # timed steps; for `data`, seconds
     seed: int
     stages: bool = False  # also measure the stages of a step

@@ -1,4 +1,4 @@
-"""The measurements themselves, by the real model classes and Lightning's Trainer, for either implementation."""
+"""The measurements, made with the real model classes and Lightning's Trainer of either implementation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ QUIET: dict[str, Any] = {"limit_val_batches": 0, "enable_checkpointing": False}
 
 
 class FirstStepReached(Exception):
-    """Ends a run whose only question was when its first step begins."""
+    """Raised to end a run that measures only the time until its first step."""
 
 
 class StepTimes(pl.Callback):
-    """Writes down what each step trained on and how long it and its data took."""
+    """Records the audio of each step, the time of the step, and the time of loading its data."""
 
     def __init__(self, started: float, stop_at_first: bool = False) -> None:
         self.started = started
@@ -65,7 +65,7 @@ class StepTimes(pl.Callback):
 
 
 def train(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Measure some training steps: real seconds of audio per second, and everything else that they show."""
+    """Measure some training steps: seconds of audio (without padding) per second, memory, and shares of the time."""
     cfg = _compose(job)
     times = StepTimes(started)
     stages = [StageTimes(WARM_UP)] if job.stages else []
@@ -147,7 +147,7 @@ def ablation(implementation: str, job: Job, started: float) -> dict[str, Any]:
 
 
 def watching(implementation: str, job: Job, started: float) -> dict[str, Any]:
-    """Measure what watching adds to steps and validations; in one thread, because waiting threads take time too."""
+    """Measure the time that watching adds to steps and validations, in one thread: waiting threads take time."""
     from benchmarks.watching import costs, run_watched  # imports nest_ssl
 
     torch.set_num_threads(1)
@@ -187,7 +187,7 @@ def _with_training_data(implementation: str, job: Job) -> Any:
     cfg = _compose(job)
     pl.seed_everything(job.seed, verbose=False)
     model = _model_class(implementation)(cfg=cfg.model)
-    if implementation == "nest_ssl":  # NeMo's constructor has made the loader already
+    if implementation == "nest_ssl":  # NeMo's constructor has already made the loader
         model.setup_training_data(OmegaConf.to_container(cfg.model.train_ds, resolve=True))
     return model
 

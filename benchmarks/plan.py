@@ -23,7 +23,7 @@ class Side:
     name: str
     implementation: Implementation
     overrides: tuple[str, ...] = ()
-    buckets: bool = False  # makes its batches itself, from the whole corpus
+    buckets: bool = False  # this side makes its batches itself, from the whole corpus
 
 
 NEMO = Side("NeMo", "nemo")
@@ -54,8 +54,8 @@ class Measurement:
     """One measurement, made by each side in turn, `rounds` times."""
 
     name: str
-    metric: str  # the number of a result that is compared
-    clips: float | tuple[float, ...]  # the corpus up to so many seconds, or exactly these lengths in this order
+    metric: str  # the number that is compared
+    clips: float | tuple[float, ...]  # all clips up to this length in seconds, or exactly these lengths in this order
     sides: tuple[Side, ...] = THREE
     kind: Kind = "train"
     size: str = "large"

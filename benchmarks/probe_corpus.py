@@ -1,8 +1,8 @@
-"""Make a corpus of real speech to test whether pre-training learns: is speech played forwards or backwards?
+"""Make a corpus of real speech that tests whether pre-training learns to hear the direction of time.
 
 python -m benchmarks.probe_corpus --output probe_data --install-speech
 
-Every piece of speech has an answer to that, and means over time cannot know it: a piece and its reverse have the same.
+Is a piece of speech played forwards or backwards? Means over time cannot tell: a piece and its reverse have the same.
 Prompts are divided by their names. Pieces of one part, half of them reversed, are `direction.json`, and with music
 behind them `direction_in_music.json`, with the fields `direction` and `prompt`; of the others, `speech.json` is to
 pre-train on and `validation.json` to validate on.
@@ -33,8 +33,8 @@ PIECE = 1.2  # seconds of a test piece
 PRE_TRAINING_PIECE = 2.5  # seconds, approximately
 SILENCE = 0.01  # mean of the absolute samples
 MUSIC_BELOW_SPEECH = 5.0  # dB
-TRIED = 3  # one prompt in so many is for the test
-VALIDATED = 16  # one in so many of the others
+TRIED = 3  # one prompt in 3 is for the test
+VALIDATED = 16  # one in 16 of the others is for validation
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 python -m benchmarks.recipe_costs           # the two tables of the page
 
-These are estimates: operations and parameters are counted, activations come from a count on a CPU, and what share of a
-GPU's peak is used is an assumption. `nest-ssl doctor` measures.
+These are estimates. Operations and parameters are counted, activations were counted on a CPU, and the used share of a
+GPU's peak speed is an assumption. `nest-ssl doctor` measures.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nest_ssl.config.compose import load_config
 from nest_ssl.config.presets import preset_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
-CLIP = 10.0  # seconds: longer clips cost more attention, a tenth more at 20 s
+CLIP = 10.0  # seconds; attention makes longer clips more expensive: by a tenth at 20 s
 GPUS = 8  # for a recipe with `strategy: ddp`
 
 # Memory: float32 weights, their gradients and AdamW's two moments; activations that the backward pass needs, as counted
 # with torch.autograd.graph.saved_tensors_hooks in float32 (12.7, 16.5, 30.7 MB an audio second for Small, Medium, Large
-# with clips of 10 s; mixed precision needs less); what CUDA and its kernels take before any of it.
+# with clips of 10 s; mixed precision needs less); and the memory that CUDA and its kernels take at the start.
 BYTES_PER_PARAMETER = 16
 SUBSAMPLING_BYTES = 4.0e6  # for each audio second
 LAYER_BYTES = 3.05e3  # for each audio second, layer and feature of `d_model`
@@ -55,12 +55,12 @@ class Recipe:
 
     @property
     def batch_seconds(self) -> float:
-        """Seconds of audio in the batch of one GPU."""
+        """The seconds of audio in the batch of one GPU."""
         return float(self.config["model"]["train_ds"]["batch_duration"])
 
     @property
     def passes(self) -> float:
-        """How many epochs the run has."""
+        """The number of epochs of the run."""
         seconds = self.config["trainer"]["max_steps"] * self.batch_seconds * self.gpus
         return seconds / 3600 / self.hours
 
@@ -77,13 +77,13 @@ class Recipe:
 
     @property
     def flops_per_second(self) -> float:
-        """Operations for a second of audio, forward and backward."""
+        """The operations for a second of audio, forward and backward."""
         count = max(1, round(self.batch_seconds / CLIP))
         return training_flops(self.config["model"], [CLIP] * count) / (count * CLIP)
 
     @property
     def memory(self) -> float:
-        """Bytes on each GPU."""
+        """The bytes that each GPU needs."""
         encoder = self.config["model"]["encoder"]
         activations = SUBSAMPLING_BYTES + LAYER_BYTES * encoder["n_layers"] * encoder["d_model"]
         return BYTES_PER_PARAMETER * self.parameters + activations * self.batch_seconds + FRAMEWORK_BYTES

@@ -28,7 +28,7 @@ class Result:
 
 @dataclass
 class Results:
-    """All results of a benchmark, and the machine and options they depend on."""
+    """All results of a benchmark, with the machine and the options that they depend on."""
 
     about: dict[str, str] = field(default_factory=dict)
     runs: list[Result] = field(default_factory=list)

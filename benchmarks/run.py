@@ -68,7 +68,7 @@ class TurnRunner:
         self.workers = workers
 
     def turns(self, measurements: Sequence[Measurement]) -> list[Turn]:
-        """Return the turns round by round, so that a slower machine slows all sides; each round starts with another."""
+        """Return the turns round by round, so that a busy machine slows all sides; each starts with another side."""
         return [
             Turn(measurement, side, number, measurement.choose(self.corpus, number))
             for measurement in measurements
@@ -151,7 +151,7 @@ def _environment() -> dict[str, str]:
 
 
 def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
-    """Return what the numbers depend on."""
+    """Return the machine, the versions and the options that the numbers depend on."""
     return {
         "processor": processor()[0],
         "cores": str(os.cpu_count()),

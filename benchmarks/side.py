@@ -24,7 +24,7 @@ def main(implementation: str, job_path: str, result_path: str, started: str) -> 
     _limit_memory()
     result: dict[str, Any]
     try:
-        from benchmarks import measure  # imports torch, which belongs to the time until the first step
+        from benchmarks import measure  # imports torch: its time counts as time until the first step
 
         result = measure.KINDS[job.kind](implementation, job, float(started))
         foreign = "nest_ssl" if implementation == "nemo" else "nemo"

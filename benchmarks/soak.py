@@ -1,8 +1,8 @@
 """Train for hours, and check that memory, open files and processes do not grow: `python start.py soak --hours 2`
 
-The demonstration's model, with loader processes that are restarted every epoch, noise, validations and checkpoints.
-Looks into /proc, so on Linux only. Counts at the end of each epoch (soak_run.py): only then every batch was consumed,
-and the count does not depend on how busy the machine is.
+It trains the demonstration's model, with workers that restart every epoch, noise, validations and checkpoints. It reads
+/proc, so it needs Linux. It counts at the end of each epoch (soak_run.py): only then every batch was consumed, and the
+count does not depend on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-# makes glibc return free memory at once, so that growth means a leak; else fragmentation raises memory for hours
+# glibc returns free memory at once, so that growth means a leak; otherwise fragmentation raises memory for hours
 GIVES_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "262144", "MALLOC_TRIM_THRESHOLD_": "262144"}
-WARM_UP = 0.5  # share of the samples: caches fill
+WARM_UP = 0.5  # share of the samples in which caches still fill
 MOST_GROWTH = 0.03  # of memory, from the first to the last third of the rest; allocators vary by about 0.01
 SAMPLES_VARIABLE = "NEST_SOAK_SAMPLES"  # where the run writes its samples
 SETTINGS = (
@@ -38,7 +38,7 @@ class Sample:
     """The memory, open files and processes of a run at the end of an epoch."""
 
     minutes: float
-    megabytes: float  # of the main process; its workers exist for one epoch only
+    megabytes: float  # memory of the main process; its workers exist for one epoch only
     open_files: int
     processes: int
 

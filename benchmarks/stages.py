@@ -1,4 +1,4 @@
-"""Measure the time of each stage of a step: a clock that counts for the innermost running stage."""
+"""Measure the time of each stage of a step; the clock always counts for the innermost running stage."""
 
 from __future__ import annotations
 

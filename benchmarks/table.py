@@ -1,4 +1,4 @@
-"""The table of docs/benchmarks.md, and which goals its numbers meet."""
+"""Write the tables of docs/benchmarks.md, and state which goals the numbers meet."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ GOALS = (
 
 
 def goals_met(results: Results) -> list[str]:
-    """The goals as rows of a table."""
+    """Return the goals as rows of a table."""
     return ["| goal | bound | measured | |", "|---|---|---|---|", *(goal.line(results) for goal in GOALS)]
 
 
@@ -156,7 +156,7 @@ def _peak(results: Results) -> list[str]:
 
 
 def _rates(results: Results, kind: str, columns: list[str], more: Callable[[str, str], list[str]]) -> list[str]:
-    """The speed of every side in all measurements of a kind, and what else is known of each."""
+    """Return rows with the speed of every side in all measurements of a kind; `more` adds other numbers of each."""
     rows = [
         [
             TITLES[name],
@@ -194,7 +194,7 @@ def _ablation(results: Results) -> list[str]:
 
 
 def _watching(results: Results) -> list[str]:
-    """The median of the rounds, and in brackets the lowest and the highest."""
+    """Return rows with the median of the rounds, and the lowest and the highest value in brackets."""
 
     def cell(side: str, metric: str, form: str, times: float = 1.0) -> str:
         found = [run.numbers[metric] * times for run in results.of("watching", side) if not run.error]
@@ -227,7 +227,7 @@ def _costs(results: Results) -> list[str]:
 
 
 def _growth(results: Results) -> list[str]:
-    """One row a point, the median of the rounds: 4 clips that grow in length, and clips of 10 s that grow in number."""
+    """Return a row per point, the median of its rounds: 4 clips of growing length, or more and more 10 s clips."""
     points: dict[str, dict[str, list[float]]] = {}
     for run in results.runs:
         if run.measurement.startswith("growth") and not run.error:
@@ -241,7 +241,7 @@ def _growth(results: Results) -> list[str]:
 
 
 def _cell(results: Results, name: str, side: str, metric: str, unit: str = "") -> str:
-    """The median, or that it failed."""
+    """Return the median, or a word for a failure."""
     value = results.median(name, side, metric)
     if value is None and any(run.error for run in results.of(name, side)):
         return "failed"

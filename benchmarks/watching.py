@@ -1,8 +1,9 @@
 """Measure what watching a run costs: a real run whose callbacks and loggers are active at every other step only.
 
-One process, one model, the same batches and random numbers with and without. What the model computes is taken off the
-clock: it is a hundred times what watching takes, and varies by more than that. Left are Lightning's loop, its loggers
-and the callbacks; what they take more with everything watched is the cost. Processor time: the machine may be busy.
+Steps with and without watching run in one process, with one model, the same batches and the same random numbers. The
+model's computation is not counted: it takes a hundred times as long as watching, and varies by more than that. The rest
+is Lightning's loop, its loggers and the callbacks; the time that watching adds to it is the cost. Processor time is
+measured, because the machine may be busy.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from benchmarks.stages import StageClock
 from nest_ssl.training.run import train
 
 Mode = Literal["nothing", "ordinary", "logged"]
-MODES: tuple[Mode, ...] = ("nothing", "ordinary", "nothing", "logged")  # of the steps, in turn
+MODES: tuple[Mode, ...] = ("nothing", "ordinary", "nothing", "logged")  # the steps use these modes in turn
 VALIDATE_EVERY = 7  # steps, so that validations follow steps of every mode
 WARM_UP_STEPS, WARM_UP_VALIDATIONS = 2 * len(MODES), 2
 COMPUTING = "computing"
 _COMPUTES = ("training_step", "validation_step", "backward", "configure_gradient_clipping", "optimizer_zero_grad")
-# Windows counts processor time in ticks of 16 ms, longer than what is measured
+# Windows counts processor time in ticks of 16 ms, which are longer than the measured times
 _now = time.perf_counter if sys.platform == "win32" else time.process_time
 
 
 @dataclass(frozen=True)
 class TimeBreakdown:
-    """The seconds of a step or a validation: outside of the model's computation, and in all."""
+    """The seconds of a step or a validation: in total, and without the model's computation."""
 
     mode: Mode
     around: float
@@ -46,7 +47,7 @@ class TimeBreakdown:
 
 
 class Watchers(pl.Callback):
-    """Removes all other callbacks and loggers in turns, and counts the time with and without them."""
+    """Switches all other callbacks and loggers on and off in turn, and counts the time with and without them."""
 
     def __init__(self, steps: int) -> None:
         self.steps: list[TimeBreakdown] = []
@@ -55,7 +56,7 @@ class Watchers(pl.Callback):
         self._clock = StageClock(_now)
         self._begun = self._validated = 0
         self._mode: Mode = "nothing"
-        self._counts = False  # a step that a validation follows does not: part of it comes after that
+        self._counts = False  # a step before a validation does not: part of it comes later
         self._all: dict[str, Any] = {}
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: Any) -> None:
@@ -74,7 +75,7 @@ class Watchers(pl.Callback):
             setattr(pl_module, name, self._if_watched(getattr(pl_module, name)))
         (optimizer,) = trainer.optimizers
         optimizer.step = _with_closure_on(clock, optimizer.step)  # type: ignore[method-assign]
-        optimization = epoch.automatic_optimization  # to its end, where it lets go of the graph: milliseconds
+        optimization = epoch.automatic_optimization  # to its end, where it frees the graph, which takes milliseconds
         optimization.run = clock.timed(COMPUTING, optimization.run)  # type: ignore[method-assign]
         advance, validate = epoch.advance, epoch.val_loop.run
 
@@ -125,7 +126,7 @@ class Watchers(pl.Callback):
 
     def _spent(self) -> TimeBreakdown:
         self._clock.enter(REST)
-        self._clock.leave(REST)  # brings it up to now
+        self._clock.leave(REST)  # so that the clock includes the time until now
         seconds = self._clock.seconds
         return TimeBreakdown(self._mode, seconds[REST], seconds[REST] + seconds[COMPUTING])
 
@@ -162,7 +163,7 @@ def run_watched(cfg: DictConfig, steps: int) -> Watchers:
 
 
 def costs(steps: Sequence[TimeBreakdown], validations: Sequence[TimeBreakdown]) -> dict[str, float]:
-    """Return the seconds, and the shares, that watching adds to a step, a logged step and a validation."""
+    """Return the seconds that watching adds to a step, a logged step and a validation, and their shares of the time."""
     bare, ordinary, logged = (_median(steps, mode) for mode in ("nothing", "ordinary", "logged"))
     validation = _median(validations, "logged") - _median(validations, "nothing")
     step = statistics.median(spent.whole for spent in steps if spent.mode == "nothing")

@@ -1,4 +1,4 @@
-"""A page in a real browser, as its reader sees it."""
+"""Pages in a real browser, as a reader sees them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Visit:
-    """A page of its own, and what it did behind the reader's back."""
+    """A newly opened page, with its console messages and its requests."""
 
     def __init__(self, browser: Browser, report: Path, **options: Any) -> None:
         self.page: Page = browser.new_page(**{"viewport": {"width": 1280, "height": 800}, "locale": "en-GB", **options})

@@ -1,4 +1,4 @@
-"""What tests of several parts share."""
+"""Fixtures and settings that tests of several parts share."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _QUIET = (
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
 )
 
-# a busy machine may take its time for an example; what fails is printed with what repeats it
+# no deadline, because the machine may be busy; a failure is printed with the code that repeats it
 settings.register_profile("nest_ssl", deadline=None, print_blob=True)
 settings.load_profile("nest_ssl")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that hold slow tests, the longest first: processes that share the tests end together."""
+    """Begin with the files that have slow tests, the longest first, so that parallel processes end at the same time."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name != "test_elsewhere.py", item.path not in slow))
 
 
 @pytest.fixture
 def our_messages(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What nest_ssl has logged so far; other libraries log as they please, sometimes only once in a process."""
+    """Return what nest_ssl has logged so far; those of other libraries may appear only once in a process."""
     return lambda: [record.getMessage() for record in caplog.records if record.name.split(".")[0] == "nest_ssl"]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Chromium of this machine; a test without one is skipped unless NEST_REQUIRE_BROWSER asks for it."""
+    """Chromium of this machine; without one, the test is skipped, or fails if NEST_REQUIRE_BROWSER is set."""
     program = next(filter(None, map(shutil.which, _BROWSERS)), None)
     try:
         from playwright.sync_api import sync_playwright
@@ -56,8 +56,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that has learnt nothing."""
-    import torch  # takes seconds, which tests without a model need not wait for
+    """The file of a small, untrained model."""
+    import torch  # takes seconds, so tests without a model do not import it
 
     from nest_ssl.config.presets import preset_folder
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel

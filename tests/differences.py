@@ -1,4 +1,4 @@
-"""What differs between two checkpoints, by name."""
+"""Compare two checkpoints value by value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def differences(ours: Any, theirs: Any, name: str = "") -> list[str]:
-    """Return the names of all values that differ; tensors have to be equal to the bit."""
+    """Return the names of all values that differ; tensors must be equal to the bit."""
     if isinstance(ours, torch.Tensor):
         return [] if torch.equal(ours, theirs) else [name]
     if isinstance(ours, dict):

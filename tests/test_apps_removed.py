@@ -51,7 +51,7 @@ def test_what_is_left_of_the_core_passes_its_tests_without_any_app(core: Path) -
 
 
 @pytest.mark.parametrize("app", APPS)
-def test_only_its_users_miss_an_app(app: str, tmp_path: Path) -> None:
+def test_only_its_users_fail_without_an_app(app: str, tmp_path: Path) -> None:
     copy = copy_without(tmp_path, f"apps/{app}", f"apps/{app}.py")
     missing = {app, *users(app)}
     kept = [path for path in MODULES if path.parts[len(ROOT.parts) :][1:3] not in _places(missing)]

@@ -1,4 +1,4 @@
-"""Writing is all or nothing."""
+"""Atomic writing: a file has its old content or all of the new."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_content_reaches_the_disk_before_the_name_changes(tmp_path: Path, monkey
     assert calls[:2] == ["flush", "rename"]
 
 
-def test_what_a_killed_attempt_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_only_the_leftover_of_a_killed_process_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "a[1].nemo"
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
@@ -68,8 +68,8 @@ def test_what_a_killed_attempt_left_is_removed_and_nothing_else(tmp_path: Path) 
     assert sorted(tmp_path.iterdir()) == sorted([other, path])
 
 
-def test_two_who_write_one_path_do_not_remove_each_others_files(tmp_path: Path) -> None:
-    """Neither another process nor a thread of this one."""
+def test_two_writers_of_one_path_do_not_remove_each_others_files(tmp_path: Path) -> None:
+    """The other writer is a process, or a thread of this process."""
     path = tmp_path / "model.nemo"
     other, being_written = leave_half(tmp_path, path.name, "sys.stdin.read()")
     with atomic_write(path) as first, atomic_write(path) as second:
@@ -91,7 +91,7 @@ def test_the_file_has_the_permissions_of_any_other(tmp_path: Path) -> None:
     assert (tmp_path / "file.bin").stat().st_mode == (tmp_path / "ordinary").stat().st_mode
 
 
-def test_what_is_streamed_arrives_whole_whatever_the_sizes_and_positions(
+def test_streamed_bytes_arrive_complete_for_all_sizes_and_positions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(atomic, "_FLUSH_EVERY", 1000)
@@ -107,9 +107,7 @@ def test_what_is_streamed_arrives_whole_whatever_the_sizes_and_positions(
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system takes no advice on files")
-def test_a_file_system_that_takes_no_advice_is_written_to_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_system_without_fadvise_is_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def refuse(*arguments: int) -> None:
@@ -125,7 +123,7 @@ def test_a_file_system_that_takes_no_advice_is_written_to_all_the_same(
 
 
 def leave_half(folder: Path, name: str, then: str) -> tuple[subprocess.Popen[bytes], Path]:
-    """A process that writes `name` and dies of a signal, or waits for its end; the file that it was writing."""
+    """Return a process that writes half of `name` and then runs `then`, and the temporary file that it wrote."""
     code = f"""
 import os, signal, sys
 from nest_ssl.atomic import atomic_write
@@ -140,7 +138,7 @@ with atomic_write({str(folder / name)!r}) as temporary:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
-def test_what_dead_processes_left_is_removed_and_what_living_ones_write_is_not(tmp_path: Path) -> None:
+def test_temporary_files_of_dead_processes_are_removed_and_of_living_ones_kept(tmp_path: Path) -> None:
     dead, left = leave_half(tmp_path, "step=1-last.ckpt", "os.kill(os.getpid(), signal.SIGKILL)")
     alive, being_written = leave_half(tmp_path, "step=2-last.ckpt", "sys.stdin.read()")
     dead.wait()
@@ -156,7 +154,7 @@ def test_what_dead_processes_left_is_removed_and_what_living_ones_write_is_not(t
     assert remaining == {".a.nemo.0123abcd.tmp", "a.ckpt", ".b.ckpt.tmp", "step=2-last.ckpt"}
 
 
-def test_what_another_machine_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+def test_temporary_files_of_another_machine_are_removed_once_they_are_old(tmp_path: Path) -> None:
     young, old = tmp_path / ".a.ckpt.ffffffff-1-0123abcd.tmp", tmp_path / ".b.ckpt.ffffffff-1-0123abcd.tmp"
     for path in (young, old):
         path.write_bytes(b"half")

@@ -26,17 +26,17 @@ from torch.utils.data import DataLoader
 from nest_ssl import compat
 
 PACKAGE = Path(compat.__file__).parent
-PUBLIC = {"_exit", "_replace", "_asdict"}  # documented: of os, and of named tuples
+PUBLIC = {"_exit", "_replace", "_asdict"}  # documented names of os and of named tuples
 # file -> private names that stay there
 ELSEWHERE = {
     "apps/alignment/recorder/layer_listener.py": {
         "_version"
-    },  # runs in NeMo's environment, without the package around it
+    },  # it runs in NeMo's environment, without the rest of the package
 }
 
 
 class _Module(pl.LightningModule):
-    """Four batches of one number; notes at each batch whether it only accumulates."""
+    """A model of one number, trained on four batches; it records for each whether gradients are only accumulated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class _Module(pl.LightningModule):
 
 
 class _Loader(DataLoader[Any]):
-    """A loader with a state, and a count of how often it was iterated."""
+    """A loader with a state that counts its iterations."""
 
     loaded: Any = None
     iterated = 0
@@ -99,7 +99,7 @@ def test_no_other_file_uses_private_names_of_libraries() -> None:
 
 
 def _private_names(tree: ast.Module) -> list[tuple[int, str]]:
-    """Imported names, and attributes of anything but `self`, `cls`, `super()` or an object of a class of this file."""
+    """Return private names: imports, and attributes except of `self`, `cls`, `super()` and objects of own classes."""
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     found = []
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""The suite as other systems would run it: spawned processes, no fork, few signals, odd paths, another encoding.
+"""The tests on an imitation of other systems: spawned processes, no fork, few signals, odd paths, another encoding.
 
 `python -m tests.elsewhere` runs everything so. Here are the tests of the commands and of the apps that read and write
 files, print and start processes; tests/test_apps_removed.py runs those of the core.
@@ -65,12 +65,12 @@ def test_what_depends_on_files_and_processes_works_elsewhere(tmp_path: Path) -> 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="there it is so anyway")
-def test_files_are_utf_8_where_the_system_is_not(tmp_path: Path) -> None:
-    # LC_ALL=C alone would turn Python's UTF-8 mode on; and soundfile cannot open other than ASCII names without it
+def test_files_are_utf_8_if_the_encoding_of_the_system_is_not(tmp_path: Path) -> None:
+    # LC_ALL=C alone would turn on Python's UTF-8 mode; without that mode, soundfile can open ASCII names only
     _run_elsewhere(tmp_path / "plain", READING_TEXT, PYTHONUTF8="0")
 
 
-def test_a_process_lacks_what_other_systems_lack_and_so_do_those_that_it_starts(tmp_path: Path) -> None:
+def test_a_process_and_its_children_lack_the_features_of_linux(tmp_path: Path) -> None:
     told = (
         "import multiprocessing as m, os, shutil, signal, sys;"
         "print(m.get_start_method(), hasattr(os, 'fork'), hasattr(os, 'killpg'), hasattr(signal, 'SIGPIPE'),"
@@ -127,7 +127,7 @@ def test_a_path_of_windows_is_named_as_it_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_little_shared_memory_is_a_warning_with_what_to_do(tmp_path: Path) -> None:
+def test_little_shared_memory_gives_a_warning_with_advice(tmp_path: Path) -> None:
     alone = ["unshare", "-m", "sh", "-c", TINY_SHARED_MEMORY, "sh"]
     if not shutil.which("unshare") or subprocess.run([*alone, "true"], capture_output=True).returncode:
         pytest.skip("needs a mount of its own, which only root may make on Linux")

@@ -1,4 +1,4 @@
-"""One process at a time in a folder, shown with processes that live, die and fork."""
+"""The lock of a folder: one process at a time holds it; tested with processes that run, die and fork."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Process = subprocess.Popen[str]
 
 @pytest.fixture
 def processes() -> Iterator[list[Process]]:
-    """Processes that the test started; none outlives it."""
+    """A list for the processes that the test starts; they are killed at its end."""
     started: list[Process] = []
     yield started
     for process in started:
@@ -43,7 +43,7 @@ def processes() -> Iterator[list[Process]]:
 
 
 def hold(started: list[Process], folder: Path, within: str = "pass", before: str = "") -> Process:
-    """A process that holds the folder until its standard input ends."""
+    """Start a process that holds the folder until its standard input ends."""
     code = HOLD.format(within=within, before=before)
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -84,7 +84,7 @@ def test_one_process_does_not_hold_a_folder_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["", NO_SYSTEM_LOCK], ids=["lock", "no lock"])
-def test_a_killed_process_keeps_nothing(
+def test_a_killed_process_loses_its_lock(
     tmp_path: Path, processes: list[Process], before: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if before:
@@ -94,13 +94,13 @@ def test_a_killed_process_keeps_nothing(
     holder.kill()
     holder.wait()
     assert (tmp_path / LOCK).exists()
-    monkeypatch.setattr(folder_lock, "_SILENCE", 1e9)  # it is known at once
+    monkeypatch.setattr(folder_lock, "_SILENCE", 1e9)  # a dead process is recognised without waiting
     with lock_folder(tmp_path, "wait"):
         assert json.loads((tmp_path / LOCK).read_bytes())["process"] == os.getpid()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork") or folder_lock.fcntl is None, reason="fork")
-def test_a_forked_child_that_lives_on_keeps_nothing(tmp_path: Path, processes: list[Process]) -> None:
+def test_a_forked_child_that_survives_does_not_keep_the_lock(tmp_path: Path, processes: list[Process]) -> None:
     child = tmp_path / "child"
     fork = f"""
     child = Path({str(child)!r})
@@ -123,7 +123,7 @@ def test_a_forked_child_that_lives_on_keeps_nothing(tmp_path: Path, processes: l
         os.kill(number, signal.SIGKILL)
 
 
-def test_whoever_wants_to_waits_and_says_so_once(tmp_path: Path, processes: list[Process]) -> None:
+def test_a_process_that_may_wait_says_so_once(tmp_path: Path, processes: list[Process]) -> None:
     holder = hold(processes, tmp_path)
     heard: list[str] = []
 
@@ -137,8 +137,8 @@ def test_whoever_wants_to_waits_and_says_so_once(tmp_path: Path, processes: list
         assert heard[0].startswith(f"process {holder.pid} on ")
 
 
-def test_many_at_once_are_one_after_the_other(tmp_path: Path) -> None:
-    """Whoever opened the file just before it was removed must not believe that it holds the folder."""
+def test_many_processes_take_the_lock_one_after_the_other(tmp_path: Path) -> None:
+    """A process that opened the file just before it was removed must not believe that it holds the folder."""
     code = """
 import sys
 from pathlib import Path
@@ -160,15 +160,15 @@ for _ in range(40):
 
 
 def elsewhere(folder: Path, beat: int = 0) -> None:
-    """What a process of another machine has written."""
+    """Write the lock file of a process on another machine."""
     record = {"host": "node07", "process": 4711, "since": "today", "command": "train.py", "beat": beat}
     (folder / LOCK).write_text(json.dumps(record))
 
 
-def test_another_machines_process_holds_the_folder_while_its_heart_beats(
+def test_a_process_of_another_machine_holds_the_folder_while_it_updates_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The system's lock may be known to one machine only."""
+    """The lock of the operating system may be visible on one machine only."""
     monkeypatch.setattr(folder_lock, "_SILENCE", 60)
     elsewhere(tmp_path)
     beats = threading.Timer(0.5, elsewhere, (tmp_path, 1))
@@ -179,7 +179,7 @@ def test_another_machines_process_holds_the_folder_while_its_heart_beats(
     beats.join()
 
 
-def test_another_machines_process_whose_heart_stopped_holds_nothing(
+def test_a_process_of_another_machine_that_stopped_updating_the_file_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_lock, "_SILENCE", 0.5)
@@ -188,7 +188,7 @@ def test_another_machines_process_whose_heart_stopped_holds_nothing(
         assert json.loads((tmp_path / LOCK).read_bytes())["process"] == os.getpid()
 
 
-def test_a_heart_beats_as_long_as_the_folder_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_updated_as_long_as_the_folder_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_lock, "_BEAT", 0.05)
     with lock_folder(tmp_path, "wait"):
         end = time.monotonic() + 60
@@ -197,7 +197,7 @@ def test_a_heart_beats_as_long_as_the_folder_is_held(tmp_path: Path, monkeypatch
             time.sleep(0.01)
 
 
-def test_without_a_lock_of_the_systems_the_heart_decides(
+def test_without_a_system_lock_the_updates_of_the_file_decide(
     tmp_path: Path, processes: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_lock, "fcntl", None)
@@ -208,7 +208,7 @@ def test_without_a_lock_of_the_systems_the_heart_decides(
         pytest.fail("it lives")
 
 
-def test_whether_a_process_lives() -> None:
+def test_a_process_lives_until_it_ends() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     assert process_lives(process.pid)
     process.communicate()

@@ -21,11 +21,11 @@ from tests.waiting import PATIENCE
 SIZE = 200 * 10**6
 
 
-def test_what_is_available_is_part_of_what_there_is() -> None:
+def test_available_memory_is_part_of_all_memory() -> None:
     assert 0 < available_memory() <= machine_memory()
 
 
-def test_the_peak_remembers_what_was_given_back() -> None:
+def test_the_peak_includes_freed_memory() -> None:
     reset_peak()
     before = used_bytes()
     block = bytearray(SIZE)
@@ -35,7 +35,7 @@ def test_the_peak_remembers_what_was_given_back() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems remember the peak of the whole process")
-def test_the_peak_can_be_forgotten() -> None:
+def test_the_peak_can_be_reset() -> None:
     block = bytearray(b"x" * SIZE)
     del block
     reset_peak()
@@ -48,7 +48,7 @@ def _take_too_much() -> None:
     time.sleep(120)
 
 
-def test_a_process_ends_itself_before_it_takes_more_than_it_may() -> None:
+def test_a_process_ends_itself_if_it_exceeds_its_limit() -> None:
     process = multiprocessing.get_context("spawn").Process(target=_take_too_much)
     process.start()
     process.join(PATIENCE)

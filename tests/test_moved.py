@@ -1,4 +1,4 @@
-"""Import paths that earlier documentation gave."""
+"""Import paths of earlier documentation stay valid."""
 
 from __future__ import annotations
 

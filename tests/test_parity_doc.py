@@ -1,4 +1,4 @@
-"""docs/parity.md: every variant of the parity suite has its row, and every row says equal."""
+"""docs/parity.md has a row for every variant of the parity tests, and every row says equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever text reaches an outlet, nothing that a terminal would obey comes out, except for our newlines and styles."""
+"""No output contains characters that control a terminal, whatever the text, except for our own newlines and styles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BIDI = set("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u
 
 
 def obeyed(text: str) -> set[str]:
-    """The oracle: Unicode's own categories of what is no character to look at, and what turns text round."""
+    """Return the control characters in a text, by Unicode's categories, and those that change the writing direction."""
     return {one for one in text if unicodedata.category(one) in ("Cc", "Cs", "Zl", "Zp")} | (BIDI & set(text))
 
 
@@ -123,8 +123,8 @@ def test_on_a_terminal_markup_in_a_state_is_text(
     assert "\x07" not in written
 
 
-def test_foreign_text_leaves_through_one_door() -> None:
-    """A new `print` would go round it; what is allowed here prints JSON or our own words."""
+def test_no_print_bypasses_the_escaping_of_foreign_text() -> None:
+    """A direct `print` would not escape control characters; the allowed ones print JSON or our own words."""
     package = Path(run.__file__).parents[1]
     allowed = re.compile(r"print\((json\.dumps|f\"nest-ssl |\"error: the first process|f\"\\rmaking audio)")
     found = [

@@ -1,4 +1,4 @@
-"""The files around the code: a workflow that GitHub can run, hooks that pass, a citation that tools can read."""
+"""The files of the project: GitHub can run the workflow, the hooks pass, and tools can read the citation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ in_a_clone = pytest.mark.skipif(
 
 def test_the_workflow_runs_tasks_that_exist_on_the_pythons_that_are_declared() -> None:
     text = WORKFLOW.read_text(encoding="utf-8")
-    tasks = re.findall(r"start\.py *(\S*)", text)  # nothing after it: the demonstration
+    tasks = re.findall(r"start\.py *(\S*)", text)  # an empty name is the demonstration
     assert {"demo", "test", "parity"} <= set(tasks) <= {"", *start.TASKS}
     matrix = yaml.safe_load(text)["jobs"]["tests"]["strategy"]["matrix"]
     pythons = {*matrix["python"], *(row["python"] for row in matrix["include"])}
@@ -44,13 +44,13 @@ def test_the_citation_names_this_version() -> None:
 def test_the_hooks_before_a_commit_pass_where_the_tests_do(arguments: list[str], tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # they run `python`: ours
     environment = {**os.environ, "PATH": path, "PRE_COMMIT_HOME": str(tmp_path)}
-    command = [sys.executable, "-I", "-m", "pre_commit", *arguments]  # by itself, also under tests/elsewhere
+    command = [sys.executable, "-I", "-m", "pre_commit", *arguments]  # -I also shields it from tests/elsewhere
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @in_a_clone
-def test_every_text_file_ends_its_lines_alike_on_every_system() -> None:
+def test_text_files_have_the_same_line_ends_on_every_system() -> None:
     listed = subprocess.run(["git", "ls-files", "--eol"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
     kinds = {(line.split()[0], line.split("attr/")[1].split("\t")[0].strip()) for line in listed.stdout.splitlines()}
     assert kinds <= {("i/lf", "text=auto eol=lf"), ("i/none", "text=auto eol=lf"), ("i/-text", "-text")}

@@ -1,4 +1,4 @@
-"""What the whole code base keeps to: style, types, and imports that point one way."""
+"""Rules for the whole code base: style, types, and imports that point one way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "nest_ssl"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 CORE = ("model", "data", "config", "checkpoint", "training")
-# part -> the parts it may know (docs/architecture.md); what is not listed here fails, so that a new part is placed too
+# part -> the parts that it may import (docs/architecture.md); a part that is not listed fails
 MAY_IMPORT = {
     "moved": set(),
     "compat": set(),
@@ -34,7 +34,7 @@ MAY_IMPORT = {
         "compat",
         "memory",
         "config",
-    },  # of config, only what ONLY lists
+    },  # of config, only the modules in ONLY
     "data": {"errors", "compat", "folder_lock", "atomic", "printable", "regular_file", "shell", "config"},
     "config": {"errors", "compat", "moved", "regular_file", "shell", "checkpoint", "model"},
     "checkpoint": {"errors", "compat", "atomic", "regular_file", "config", "model"},
@@ -45,8 +45,8 @@ MAY_IMPORT = {
     "models": {"training"},
     "testing": {"data"},
     "__main__": {"cli"},
-    "cli": {"exit_codes", "printable"},  # all else when a command runs: help must appear at once
-    "apps": {  # each may see the core and, of the other apps, those in APPS
+    "cli": {"exit_codes", "printable"},  # everything else is imported when a command runs, so that help appears at once
+    "apps": {  # each may import the core and the other apps that APPS lists
         *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
         *("models", *CORE),
     },
@@ -75,7 +75,7 @@ ALONE = "apps/alignment/recorder/"
 OTHER_LOADERS = tuple(f"nest_ssl.data.{name}" for name in ("lhotse", "tarred", "concat", "loading.buckets"))
 OTHER_WAYS = ("nest_ssl.model.fast", "nest_ssl.training.fsdp", "nest_ssl.training.checkpointing.continuation")
 _APPS = "nest_ssl.apps."
-_SMALL = {"nest_ssl.errors", "nest_ssl.moved", "nest_ssl.compat"}  # what `import nest_ssl.model` may load besides
+_SMALL = {"nest_ssl.errors", "nest_ssl.moved", "nest_ssl.compat"}  # modules that `import nest_ssl.model` may load, too
 
 
 @pytest.mark.parametrize("check", lint.COMMANDS)
@@ -145,7 +145,7 @@ def test_importing_the_package_takes_less_than_a_tenth_of_a_second() -> None:
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     seconds, *loaded = finished.stdout.split()
-    assert float(seconds) < 0.1  # of the processor, which other processes do not lengthen; it takes 0.02
+    assert float(seconds) < 0.1  # processor time, which other processes do not lengthen; it takes 0.02
     assert {name for name in loaded if name.startswith("nest_ssl")} == {"nest_ssl", "nest_ssl.moved"}
     assert not {name.split(".")[0] for name in loaded} - {"nest_ssl", *sys.stdlib_module_names}
 
@@ -183,13 +183,13 @@ def _name(module: Path) -> str:
 
 
 def _parts(names: Iterable[str]) -> set[str]:
-    """The parts of our package among imported modules; a relative import is none, and so against the rule."""
+    """Return the parts of our package among imported modules; a relative import counts as one that is not allowed."""
     ours = [name for name in names if name.startswith(("nest_ssl.", ".")) and not name.endswith("__")]
     return {"a relative import" if name.startswith(".") else name.split(".")[1] for name in ours}
 
 
 def _imported(module: Path, within_functions: bool = False) -> Iterator[str]:
-    """The modules that importing this one imports, or that its functions do as well; not those for type checkers."""
+    """Yield the modules that this one imports, without those for type checkers; imports within functions if asked."""
     waiting: list[ast.AST] = [ast.parse(module.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop(0)

@@ -1,4 +1,4 @@
-"""Only regular files are opened; everything else is named in one line, without waiting and without reading it."""
+"""Only regular files are opened; anything else gives a one-line error, without waiting and without reading it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nest_ssl.regular_file import check_regular, is_windows_device, open_regular
 
 
 def _reason(path: Path | str) -> str | None:
-    """What both ways of asking say, which has to be the same."""
+    """Return the reason of the refusal, which must be the same for both functions."""
     try:
         with open_regular(path):
             said = None
@@ -52,7 +52,7 @@ def test_links_are_followed_and_a_dangling_one_is_named(tmp_path: Path) -> None:
     assert _reason(tmp_path / "link to a folder") == "is a folder"
 
 
-def test_what_is_missing_or_a_folder_is_called_so(tmp_path: Path) -> None:
+def test_a_missing_file_and_a_folder_are_named_as_such(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"content")
     assert _reason(tmp_path) == "is a folder"
     assert _reason(tmp_path / "gone") == "no such file"
@@ -76,12 +76,12 @@ def test_a_named_pipe_is_refused_at_once(tmp_path: Path) -> None:
 def test_a_pipe_that_takes_the_place_of_a_file_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe = tmp_path / "pipe.wav"
     os.mkfifo(pipe)
-    monkeypatch.setattr("nest_ssl.regular_file.check_regular", lambda path: None)  # the look came too early
+    monkeypatch.setattr("nest_ssl.regular_file.check_regular", lambda path: None)  # as if it were called too early
     descriptor = os.open(os.devnull, os.O_RDONLY)
     os.close(descriptor)
     with pytest.raises(OSError, match="named pipe"):
         open_regular(pipe)
-    assert os.open(os.devnull, os.O_RDONLY) == descriptor  # it was closed again: its number is free
+    assert os.open(os.devnull, os.O_RDONLY) == descriptor  # it was closed: its number is free again
     os.close(descriptor)
 
 
@@ -93,7 +93,7 @@ def test_a_device_is_refused(device: str) -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no sockets as files here")
 def test_a_socket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # the names of sockets are short
+    monkeypatch.chdir(tmp_path)  # paths of sockets must be short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("s")
         assert _reason("s") == "is not a regular file (a socket)"

@@ -1,4 +1,4 @@
-"""Commands that are printed run as they are copied."""
+"""Printed commands can be copied and run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ODD = ["plain.json", "with space.json", "it's.json", "语音 (1)/a&b.json", "a,b
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its shells split words otherwise")
-def test_a_shell_takes_words_as_they_were() -> None:
+def test_a_shell_reads_quoted_words_unchanged() -> None:
     assert shlex.split(as_typed(["nest-ssl data check", *ODD])) == ["nest-ssl", "data", "check", *ODD]
     assert as_typed(["train.py", "a=1"]) == "python train.py a=1"
 
 
 @pytest.mark.parametrize("system", ["linux", "win32"])
-def test_hydra_reads_the_paths_that_were_meant(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hydra_reads_quoted_paths_unchanged(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", system)
     for paths in (*([path] for path in [*ODD, r"C:\a b\c.json"]), ODD):
         (override,) = OverridesParser.create().parse_overrides([f"key={hydra_value(paths)}"])
@@ -29,7 +29,7 @@ def test_hydra_reads_the_paths_that_were_meant(system: str, monkeypatch: pytest.
         assert [str(path) for path in read] == paths  # type: ignore[union-attr]
 
 
-def test_windows_gets_double_quotes_around_what_its_shells_would_take_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_gets_double_quotes_around_words_that_its_shells_would_split(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "win32")
     assert as_typed(["nest-ssl data check", r"C:\a.json"]) == r"nest-ssl data check C:\a.json"
     assert as_typed(["nest-ssl data check", r"C:\R&D\a.json"]) == r'nest-ssl data check "C:\R&D\a.json"'

@@ -1,4 +1,4 @@
-"""start.py: set-up that is made once, survives interruption, and fails with what to do."""
+"""start.py sets up once, recovers from interruptions, and explains failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EVERYWHERE = Marker("python_version > '3'")
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project whose environment is made for real and whose installations are only noted, in `pip.txt`."""
+    """A project with an environment folder; packages are not installed, but listed in `pip.txt`."""
     (tmp_path / "pyproject.toml").write_text("[project]")
     (tmp_path / "constraints.txt").write_text("torch==2.13.0")
     for name, path in (("ROOT", ""), ("VENV", ".venv"), ("CONSTRAINTS", "constraints.txt"), ("DATA", "data")):
@@ -91,7 +91,7 @@ def test_extras_are_added_and_kept(project: Path) -> None:
     assert _installed(project) == [".", ".[dev]", ".[dev]"]
 
 
-def test_interrupted_installation_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_installation_starts_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, folder: Path) -> None:
         raise KeyboardInterrupt
 
@@ -106,13 +106,13 @@ def test_interrupted_installation_is_made_anew(project: Path, monkeypatch: pytes
     assert not (project / ".venv" / start.UNFINISHED).exists()
 
 
-def test_environment_without_a_working_python_is_made_anew(project: Path) -> None:
+def test_an_environment_without_a_working_python_is_replaced(project: Path) -> None:
     start.interpreter(start.project_python().parents[1]).unlink()
     start.project_python()
     assert _installed(project) == [".", "."]
 
 
-def test_an_environment_of_the_users_own_is_used_as_it_is(project: Path) -> None:
+def test_an_environment_of_the_user_is_used_unchanged(project: Path) -> None:
     start.make_environment(project / ".venv", 0)
     (project / ".venv" / start.UNFINISHED).unlink()
     mine = project / ".venv" / "mine"
@@ -121,7 +121,7 @@ def test_an_environment_of_the_users_own_is_used_as_it_is(project: Path) -> None
     assert mine.exists()
 
 
-def test_an_environment_of_the_users_own_that_has_no_pip_is_not_removed(project: Path) -> None:
+def test_an_environment_of_the_user_without_pip_is_not_removed(project: Path) -> None:
     mine = project / ".venv" / "pyvenv.cfg"
     mine.parent.mkdir()
     mine.write_text("uv = 0.8")
@@ -132,7 +132,7 @@ def test_an_environment_of_the_users_own_that_has_no_pip_is_not_removed(project:
 
 @pytest.fixture
 def cache(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder, and no NeMo of the user's own."""
+    """An empty cache folder; the user has not named a NeMo."""
     monkeypatch.setenv("NEST_CACHE", str(project / "cache"))
     for variable in start.NEMO.values():
         monkeypatch.delenv(variable, raising=False)
@@ -148,7 +148,7 @@ def test_each_nemo_is_installed_once_for_all_clones(project: Path, cache: Path) 
 
 
 def at_the_same_time(folder: Path, first: Callable[[], object], second: Callable[[], object]) -> None:
-    """Let the second begin while the first holds the folder, and let the first do its work once the second waits."""
+    """Run `second` while the folder is locked, and `first` as soon as `second` waits for the lock."""
     waiting = threading.Event()
     real = environments.lock_file
 
@@ -172,7 +172,7 @@ def test_two_starts_at_once_install_once(project: Path, capsys: pytest.CaptureFi
     assert not (project / ".venv.lock").exists()
 
 
-def test_two_at_once_install_nemo_once(project: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_starts_at_once_install_nemo_once(project: Path, cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = environments.nemo_folder("3.0.0")
     at_the_same_time(
         folder, lambda: environments.make_nemo_environment("3.0.0", folder), lambda: start.nemo_python("3.0.0")
@@ -181,14 +181,14 @@ def test_two_at_once_install_nemo_once(project: Path, cache: Path, capsys: pytes
     assert "waiting for process" in capsys.readouterr().out
 
 
-def test_what_a_killed_installation_of_nemo_left_is_removed(project: Path, cache: Path) -> None:
+def test_the_leftover_of_a_killed_nemo_installation_is_removed(project: Path, cache: Path) -> None:
     left = environments.nemo_folder("3.0.0").with_name(environments.nemo_folder("3.0.0").name + ".1.partial")
     left.mkdir(parents=True)
     start.nemo_python("3.0.0")
     assert not left.exists()
 
 
-def test_parity_hands_over_every_nemo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parity_gets_the_path_of_every_nemo(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     handed: dict[str, str] = {}
     monkeypatch.setenv("NEST_NEMO_273_PYTHON", sys.executable)
     monkeypatch.setattr(start, "set_up", lambda *_: Path("python"))
@@ -210,7 +210,7 @@ def test_failed_nemo_installation_leaves_nothing(cache: Path, monkeypatch: pytes
     assert not cache.exists()
 
 
-def test_a_nemo_that_is_there_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_nemo_is_found(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environments.installed_nemo() is None
     made = start.nemo_python("3.0.0")
     assert environments.installed_nemo() == made
@@ -219,7 +219,7 @@ def test_a_nemo_that_is_there_is_found(cache: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("version", "variable"), start.NEMO.items())
-def test_nemo_interpreter_of_the_users_choice(
+def test_the_user_can_choose_the_nemo_interpreter(
     version: str, variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, sys.executable)
@@ -229,7 +229,7 @@ def test_nemo_interpreter_of_the_users_choice(
         start.nemo_python(version)
 
 
-def test_pip_failure_shows_the_end_of_its_output_and_what_to_do(
+def test_a_pip_failure_shows_the_end_of_its_output_and_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -265,7 +265,7 @@ def test_too_little_space_is_noticed_before_anything_is_made(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_made_environment_can_install(tmp_path: Path) -> None:
+def test_a_new_environment_can_install_packages(tmp_path: Path) -> None:
     if os.pathsep in str(tmp_path):
         pytest.skip("venv makes no environment whose path holds what separates paths")
     folder = tmp_path / "environment"
@@ -286,7 +286,7 @@ def test_exit_codes_of_programs_are_passed_on() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows ends processes without asking them")
-def test_termination_is_handed_on(tmp_path: Path) -> None:
+def test_termination_is_passed_on_to_the_program(tmp_path: Path) -> None:
     program = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(5)); print(flush=True);"
         f"time.sleep({2 * PATIENCE})"
@@ -338,7 +338,7 @@ def test_help_explains_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     ("version", "expected"),
     [("3.8", "3.10 or newer"), ("3.9", "3.10 or newer"), ("3.14", "3.13 or older"), ("4.0", "3.13 or older")],
 )
-def test_a_python_that_does_not_fit_is_told_in_one_line(version: str, expected: str) -> None:
+def test_an_unsupported_python_gets_a_one_line_error(version: str, expected: str) -> None:
     finished = _started_by(version)
     assert finished.returncode == 2
     (line,) = finished.stderr.splitlines()
@@ -346,14 +346,14 @@ def test_a_python_that_does_not_fit_is_told_in_one_line(version: str, expected: 
     assert line.endswith("3.13 start.py")
 
 
-def test_the_pythons_that_are_declared_are_let_in() -> None:
+def test_the_declared_pythons_are_accepted() -> None:
     assert [_started_by(version).returncode for version in DECLARED] == [0] * len(DECLARED)
     oldest, beyond = DECLARED[0], f"3.{int(DECLARED[-1].split('.')[1]) + 1}"
     assert f'requires-python = ">={oldest},<{beyond}"' in PROJECT.read_text(encoding="utf-8")
 
 
 def _started_by(version: str) -> subprocess.CompletedProcess[str]:
-    """What start.py says to a Python that calls itself this version."""
+    """Return the output of start.py under a Python that reports this version."""
     number = (*map(int, version.split(".")), 0)
     command = [sys.executable, "-c", OTHER_PYTHON.format(version=number, path=start.__file__), "--help"]
     return subprocess.run(command, cwd=start.ROOT, capture_output=True, text=True)
@@ -367,7 +367,7 @@ def test_every_dependency_is_pinned() -> None:
     assert f"torch=={environments.TORCH}" in start.CONSTRAINTS.read_text().splitlines()
 
 
-def test_every_python_gets_one_version_of_each_pinned_package() -> None:
+def test_each_package_is_pinned_to_one_version_per_python() -> None:
     markers: dict[str, list[Marker]] = {}
     for line in start.CONSTRAINTS.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -379,7 +379,7 @@ def test_every_python_gets_one_version_of_each_pinned_package() -> None:
         assert {name: count for name, count in several.items() if count != 1} == {}
 
 
-def test_bench_runs_the_benchmarks_without_making_other_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bench_runs_the_benchmarks_without_making_demonstration_data(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, ...]] = []
     monkeypatch.setattr(start, "project_python", lambda: Path("python"))
     monkeypatch.setattr(start, "run", lambda python, *arguments: started.append(arguments) or 0)

@@ -1,4 +1,4 @@
-"""Limits that only a hang reaches, so that tests also pass on a machine whose cores are all busy."""
+"""Time limits that only a hanging program exceeds, so that tests also pass on a busy machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATIENCE = 900.0  # seconds
 
 
 def wait_until(condition: Callable[[], object], what: str = "") -> None:
-    """Return as soon as the condition holds; fail after a time that no working program needs."""
+    """Return as soon as the condition holds; fail after a time limit that no working program needs."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {PATIENCE:g} s {what}".rstrip()

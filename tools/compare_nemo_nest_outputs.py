@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compare what NeMo and nest_ssl recorded: structure, forward output, loss, gradients, layers.
+"""Compare recordings of NeMo and nest_ssl: structure, forward output, loss, gradients, layers.
 
 python tools/compare_nemo_nest_outputs.py --nemo_output_dir ./saved_nemo_outputs \
     --nest_output_dir ./saved_nest_outputs --step 0 --atol 1e-5 --rtol 1e-5 --save_comparison ./comparison_results.pkl

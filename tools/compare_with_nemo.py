@@ -4,8 +4,8 @@
 python tools/compare_with_nemo.py                            # Large; NeMo in this environment or in NEST_NEMO_PYTHON
 python tools/compare_with_nemo.py --all-sizes                # every preset of config/size
 python tools/compare_with_nemo.py +size=small --nemo-python PATH
-python tools/compare_with_nemo.py --archive model.nemo       # without NeMo: against an archive it saved
-python tools/compare_with_nemo.py --recording saved_nemo_outputs   # or against what its training script recorded
+python tools/compare_with_nemo.py --archive model.nemo       # without NeMo: with an archive that it saved
+python tools/compare_with_nemo.py --recording saved_nemo_outputs   # or with a recording of its training script
 """
 
 import sys

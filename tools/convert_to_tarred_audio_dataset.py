@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run `nest-ssl data tar` with the name and the flags of NeMo's script; segments are always cut out."""
+"""Run `nest-ssl data tar` with the name and the flags of NeMo's script; segments are always cut out of their files."""
 
 from __future__ import annotations
 

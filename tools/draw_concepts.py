@@ -1,6 +1,6 @@
 """Draw the pictures of docs/concepts.md with the training code itself: `python tools/draw_concepts.py`.
 
-Each is drawn twice, in English (NAME.png) and, where a font has the characters, in Chinese (NAME.zh.png).
+Each picture is drawn in English (NAME.png) and, if a font has the characters, in Chinese (NAME.zh.png).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nest_ssl.config.presets import preset_folder
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
-SECONDS_PER_FRAME = 0.01  # of the log-mel
+SECONDS_PER_FRAME = 0.01  # log-mel frames
 INK, ACCENT, QUIET = "#1f2933", "#c2410c", "#7b8794"
 LEARNS, FIXED = "#fde8d9", "#eef2f6"  # colours of the boxes
 CHINESE = {
@@ -67,7 +67,7 @@ class Example:
 
     clean: Tensor  # (S)
     noisy: Tensor
-    features: dict[str, Tensor]  # log-mel (D, T) of both
+    features: dict[str, Tensor]  # log-mel (D, T) of the clean and the noisy signal
     masked: Tensor  # (D, T)
     mask: Tensor  # (T)
     tokens: Tensor  # (U)
@@ -88,7 +88,7 @@ def example(seed: int = 3) -> Example:
         ]
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 - NeMo's random generator for noise
-        random.seed(seed)  # and that for the augmentation
+        random.seed(seed)  # the augmentation uses this generator
         cfg = load_config(CommandLine(preset_folder(), "nest_fast-conformer", overrides))
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model).eval()
         model.setup_training_data(cfg.model.train_ds)

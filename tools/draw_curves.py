@@ -1,7 +1,7 @@
 """Draw the curves of docs/recipes.md from recorded runs: `python tools/draw_curves.py`.
 
 The numbers are in docs/pictures/curves/*.csv; `python tools/draw_curves.py --record RUN_FOLDER NAME` writes such a file
-from a run's TensorBoard log. Each picture is drawn in English and, where a font has the characters, in Chinese.
+from a run's TensorBoard log. Each picture is drawn in English and, if a font has the characters, in Chinese.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Recorded:
 
     @property
     def frequencies(self) -> float:
-        """The loss of a model that knows only the codes' frequencies."""
+        """The loss of a model that knows only the frequencies of the codes."""
         return math.log(float(np.median(self.get("codebook_0/target_perplexity")[1])))
 
 
@@ -105,7 +105,7 @@ def draw_healthy(run: Recorded, say: Say) -> Figure:
 
 
 def draw_unhealthy(healthy: Recorded, runs: dict[str, Recorded], say: Say) -> Figure:
-    """Draw the losses of each run in front of the healthy run's."""
+    """Draw the loss of each run in front of the loss of the healthy run."""
     figure, panels = pyplot.subplots(1, len(runs), figsize=(9, 3.2), sharey=True, layout="constrained")
     for axes, (title, run) in zip(panels, runs.items(), strict=True):
         last = max(int(run.get("train_loss")[0][-1]), 1)

@@ -21,7 +21,7 @@ COMMANDS = {
 
 
 def check(name: str) -> subprocess.CompletedProcess[str]:
-    """Run one of the checks; its output tells what is wrong if the exit code is not 0."""
+    """Run one of the checks; if the exit code is not 0, its output says what is wrong."""
     # isolated (-I), so that a changed search path or start-up file cannot change the answer
     tool = [sys.executable, "-I", "-m", *COMMANDS[name]]
     return subprocess.run(tool, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -50,12 +50,12 @@ except ModuleNotFoundError as error:
 
 @dataclass(frozen=True)
 class UsedFile:
-    """A file of the package that a run called functions of."""
+    """A file of the package whose functions a run called."""
 
     path: str
     lines: int
-    called_lines: int  # of the functions that were called
-    run_lines: int  # of these, the ones that ran, without docstrings, comments and empty lines
+    called_lines: int  # lines of the called functions
+    run_lines: int  # those of them that ran, without docstrings, comments and empty lines
     purpose: str
 
     @property
@@ -67,7 +67,7 @@ class UsedFile:
 
 
 class CallTracer:
-    """Remembers which functions and lines of the package the main thread runs, in the order of the first calls."""
+    """Records which functions and lines of the package the main thread runs, in the order of the first calls."""
 
     def __init__(self) -> None:
         self.called: dict[CodeType, set[int]] = {}
@@ -148,7 +148,7 @@ def _used_file(path: Path, first_lines: set[int], run_lines: set[int]) -> UsedFi
 
 
 def _statements(tree: ast.AST) -> Iterator[range]:
-    """Yield the lines of every simple statement, and of the first part of every compound one, such as `with ...:`."""
+    """Yield the lines of every simple statement, and of the header of every compound one, such as `with ...:`."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(node, ast.stmt) and isinstance(body, list):
@@ -158,7 +158,7 @@ def _statements(tree: ast.AST) -> Iterator[range]:
 
 
 def _functions(tree: ast.AST) -> Iterator[range]:
-    """Yield the lines of every function, its decorators among them: a code object begins with the first of these."""
+    """Yield the lines of every function with its decorators, because a code object begins at the first decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
@@ -186,7 +186,7 @@ def _rows(what: str, files: list[UsedFile], first: int) -> Iterator[str]:
 
 
 def _compare(listed: list[str], found: list[str]) -> int:
-    """Compare the files and their order, not their sizes: an edit within a file leaves the page up to date."""
+    """Compare the files and their order, but not their sizes: the page stays valid after an edit within a file."""
     if listed == found:
         return 0
     print(f"{PAGE} is out of date; type: python tools/list_reading_path.py", file=sys.stderr)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Pre-train NEST with NeMo and record every step that `save_steps` names, for comparison with train_with_saver.py.
 
-Runs in any environment that has NeMo, from here or copied into a NeMo checkout beside this project; of nest_ssl it
-needs the folder `nest_ssl/apps/alignment`, which it looks for around itself, and nothing installed.
+It runs in any environment that has NeMo, from here or copied into a NeMo checkout next to this project. It needs only
+the folder `nest_ssl/apps/alignment`, which it searches in the folders above; nest_ssl need not be installed.
 
 python tools/masked_token_pred_pretrain_with_saver.py --config-path examples/asr/conf/ssl/nest \
     --config-name nest_fast-conformer trainer.max_steps=1 output_dir=./saved_nemo_outputs seed=42 save_steps=0 \
@@ -19,7 +19,7 @@ NEEDED = Path("nest_ssl", "apps", "alignment", "nemo_side.py")
 
 
 def find_nemo_side() -> Path:
-    """The real script: in this checkout, or in a `nest_ssl_project` above this file or the working directory."""
+    """Return the real script, of this checkout or of a `nest_ssl_project` above this file or the working directory."""
     for above in (*Path(__file__).resolve().parents, Path.cwd(), *Path.cwd().parents):
         for base in (above, above / "nest_ssl_project"):
             if (base / NEEDED).is_file():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Make data/dummy_ssl of this clone, called from any folder: `nest-ssl data make-dummy` with that output."""
+"""Make data/dummy_ssl in this clone, from any working directory: `nest-ssl data make-dummy` with this output."""
 
 from __future__ import annotations
 

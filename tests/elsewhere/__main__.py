@@ -1,4 +1,4 @@
-"""`python -m tests.elsewhere [what pytest takes]`: the whole suite, or what is named, as other systems would run it."""
+"""`python -m tests.elsewhere [pytest's arguments]`: run all or some tests on an imitation of other systems."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# Tests work below it: what is in the paths of others, spaces and a drive letter among it
+# The tests work in this folder, whose name has what paths of users have, such as spaces and a drive letter
 ODD_FOLDER = "Eigene Dateien (1) 语音 & noise" if os.name == "nt" else r"C:\Eigene Dateien (1) 语音 & noise"
 
 
 def command(folder: Path) -> list[str]:
-    """Runs pytest in `folder`, which is emptied; what to run is appended."""
+    """Return the command that runs pytest in `folder`, which is emptied; append the names of tests."""
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={folder}"]
 
 
 def environment() -> Mapping[str, str]:
-    """Of the processes: nothing but ASCII is taken for granted, and an encoding that is not named is a mistake."""
+    """Return the environment of the tests: the locale is ASCII, and text files without an encoding are an error."""
     here = os.pathsep.join((str(ROOT / "tests" / "elsewhere"), str(ROOT)))
     return {**os.environ, "PYTHONPATH": here, "LC_ALL": "C", "PYTHONWARNDEFAULTENCODING": "1"}
 

@@ -1,8 +1,8 @@
-"""Makes Python behave as on other systems, in every process that has this folder on PYTHONPATH and in all it starts.
+"""Make Python behave as on other systems, in every process with this folder on PYTHONPATH, and in its children.
 
-Windows has no fork, no process groups, few signals, no /dev/shm and neither `resource` nor `fcntl`, and its text files
-have lines that end with CRLF; macOS spawns too: what works under this works there as far as these go.
-`python -m tests.elsewhere` runs the suite so, `tests/test_elsewhere.py` what matters most of it.
+Windows has no fork, no process groups, few signals, no /dev/shm and neither `resource` nor `fcntl`, and lines of its
+text files end with CRLF. macOS spawns processes, too. Code that works here does not depend on any of these.
+`python -m tests.elsewhere` runs all tests in this way, `tests/test_elsewhere.py` the most important ones.
 """
 
 import builtins
@@ -25,8 +25,8 @@ for _name in (
 ):
     with contextlib.suppress(AttributeError):
         delattr(os, _name)
-# Not SIGCHLD, SIGUSR1, SIGKILL and SIGSTOP: torch, Lightning and subprocess take them for granted where `sys.platform`
-# is not Windows. Nor what macOS has: where `os.name` is "posix" it may be used.
+# SIGCHLD, SIGUSR1, SIGKILL and SIGSTOP stay: torch, Lightning and subprocess use them if `sys.platform` is not Windows.
+# Functions that macOS has stay, too: code may use them if `os.name` is "posix".
 for _name in (
     *("SIGUSR2", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGALRM", "SIGTSTP", "SIGCONT", "SIGWINCH"),
     *("alarm", "pause", "setitimer", "sigtimedwait"),
@@ -44,7 +44,7 @@ if sys.flags.warn_default_encoding:
     warnings.filterwarnings("error", category=EncodingWarning, module=rf"nest_ssl\.(?!{_EXCEPT})")
 
 
-# Lines of a text file end with CRLF where nothing else is asked for
+# Lines of a text file end with CRLF unless `newline` is given
 _open = io.open
 
 
@@ -56,18 +56,18 @@ def _open_with_crlf(file, mode="r", buffering=-1, encoding=None, errors=None, ne
     return _open(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
 
-_open_with_crlf.__name__ = _open_with_crlf.__qualname__ = "open"  # what a pickle calls it
+_open_with_crlf.__name__ = _open_with_crlf.__qualname__ = "open"  # its name in a pickle
 _open_with_crlf.__module__ = "builtins"
 builtins.open = io.open = _open_with_crlf  # type: ignore[assignment]
 
 
-# Python does not see /dev/shm; what is below Python needs it on Linux
+# Python code does not see /dev/shm; C code needs it on Linux
 def _without_shared_memory(event: str, arguments: tuple[object, ...]) -> None:
     if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(_SHARED_MEMORY):
         raise FileNotFoundError(2, "not on this system", arguments[0])
 
 
-_statvfs = getattr(os, "statvfs", None)  # which Windows has not at all
+_statvfs = getattr(os, "statvfs", None)  # Windows does not have it
 
 
 def _statvfs_without_shared_memory(path):  # type: ignore[no-untyped-def]
@@ -81,7 +81,7 @@ if _statvfs is not None:
     os.statvfs = _statvfs_without_shared_memory
 
 
-# A process with an environment of its own is elsewhere too
+# A process that is started with another environment also gets this folder on PYTHONPATH
 _start = subprocess.Popen.__init__
 
 
