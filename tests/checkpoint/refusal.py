@@ -1,4 +1,4 @@
-"""How a file that cannot be used is refused, whatever its format."""
+"""Check that a file that cannot be used is refused, in every format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nest_ssl.errors import CheckpointError
 
 
 def refused(load: Callable[[Path], Any], path: Path, message: str | None = None) -> str:
-    """One line that names the file; nothing new is in the folder."""
+    """Check that the error is one line that names the file, and that no new file appears."""
     before = sorted(path.parent.rglob("*"))
     with pytest.raises(CheckpointError, match=message) as caught:
         load(path)

@@ -1,4 +1,4 @@
-"""`.nemo` archives: round trip, NeMo's own layout, and files made to harm."""
+"""`.nemo` archives: writing and reading, NeMo's layouts, and malicious files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ GOOD = {"./model_config.yaml": b"sample_rate: 16000\n", "./model_weights.ckpt": 
 def tar_of(
     path: Path, members: dict[str, bytes], mode: str = "w:", **changes: Callable[[tarfile.TarInfo], None]
 ) -> Path:
-    """A tar with these members; a keyword `config` or `weights` may tamper with the header of that member."""
+    """Write a tar file with these members; the keywords `config` and `weights` change the header of that member."""
     with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
         for name, content in members.items():
             header = tarfile.TarInfo(name)
@@ -60,7 +60,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-def test_a_model_comes_back_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_model_is_restored_to_the_last_bit(tmp_path: Path) -> None:
     model = Model(OmegaConf.create({"sample_rate": 16000, "optim": {"betas": [0.9, 0.98], "lr": 1e-6}}))
     save_nemo(model, tmp_path / "model.nemo")
     loaded = load_nemo(tmp_path / "model.nemo")
@@ -75,7 +75,7 @@ def test_references_to_the_rest_of_the_configuration_are_resolved_in_the_archive
     assert load_nemo(tmp_path / "model.nemo").config.train_ds.rate == 16000
 
 
-def test_the_archive_speaks_nemos_words(tmp_path: Path) -> None:
+def test_the_archive_uses_nemos_names(tmp_path: Path) -> None:
     ours = "nest_ssl.model.conformer.encoder.ConformerEncoder"
     cfg = OmegaConf.create({"encoder": {"_target_": ours}, "train_ds": {"sets": [{"_target_": ours}]}})
     save_nemo(Model(cfg), tmp_path / "model.nemo")
@@ -86,7 +86,7 @@ def test_the_archive_speaks_nemos_words(tmp_path: Path) -> None:
     assert config.train_ds.sets[0]._target_ == "nemo.collections.asr.modules.ConformerEncoder"
     assert config.target == "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"
     assert config.nemo_version == "3.0.0"
-    assert "target" not in cfg  # the model's own configuration is left as it was
+    assert "target" not in cfg  # the configuration of the model is unchanged
 
 
 def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_nemos_layout_is_read_plain_or_gzipped(tmp_path: Path, mode: str) -> Non
     assert loaded.config == {"sample_rate": 16000}
 
 
-def test_names_without_the_dot_and_a_whole_configuration_are_read_too(tmp_path: Path) -> None:
+def test_member_names_without_a_dot_and_complete_configurations_are_read(tmp_path: Path) -> None:
     members = {
         "model_weights.ckpt": GOOD["./model_weights.ckpt"],
         "model_config.yaml": b"model:\n  rate: 16000\n  train_ds: {rate: '${model.rate}'}\n",
@@ -150,7 +150,7 @@ def test_links_devices_and_folders_are_refused(tmp_path: Path, kind: bytes, memb
     refused(load_nemo, path, "is not a plain file")
 
 
-def test_a_sparse_member_that_unfolds_to_zeros_is_refused(tmp_path: Path) -> None:
+def test_a_sparse_member_that_expands_to_zeros_is_refused(tmp_path: Path) -> None:
     def unfold(header: tarfile.TarInfo) -> None:
         header.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**32)}
 
@@ -173,7 +173,7 @@ def test_other_members_are_neither_extracted_nor_read(tmp_path: Path) -> None:
     assert (sorted(tmp_path.rglob("*")), sorted(tmp_path.parent.iterdir())) == before
 
 
-def test_a_member_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+def test_a_duplicate_member_is_refused(tmp_path: Path) -> None:
     path = tar_of(tmp_path / "x.nemo", {**GOOD, "model_config.yaml": b"other: 1"})
     refused(load_nemo, path, "model_config.yaml is there twice")
 
@@ -184,7 +184,7 @@ def test_a_missing_member_is_named(tmp_path: Path, missing: str) -> None:
     refused(load_nemo, tar_of(tmp_path / "x.nemo", members), f"it has no {missing[2:]}")
 
 
-def test_a_configuration_too_large_is_refused_unread(tmp_path: Path) -> None:
+def test_a_too_large_configuration_is_refused_without_reading_it(tmp_path: Path) -> None:
     refused(
         load_nemo,
         tar_of(tmp_path / "x.nemo", {**GOOD, "./model_config.yaml": bytes(2**20 + 1)}),
@@ -192,7 +192,7 @@ def test_a_configuration_too_large_is_refused_unread(tmp_path: Path) -> None:
     )
 
 
-def test_weights_that_claim_more_than_is_there_are_refused(tmp_path: Path) -> None:
+def test_weights_with_a_size_beyond_the_end_of_the_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.nemo"
     header = tarfile.TarInfo("model_weights.ckpt")
     for size, message in ((65 * 2**30, "at most"), (2**30, "cut short")):
@@ -202,7 +202,7 @@ def test_weights_that_claim_more_than_is_there_are_refused(tmp_path: Path) -> No
         refused(load_nemo, path, message)
 
 
-def test_a_million_members_are_not_looked_at(tmp_path: Path) -> None:
+def test_a_million_members_are_not_read(tmp_path: Path) -> None:
     members = tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT) * 20_000
     for name, content in (("x.nemo", members), ("y.nemo", gzip.compress(members))):
         (tmp_path / name).write_bytes(content)
@@ -210,14 +210,14 @@ def test_a_million_members_are_not_looked_at(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.REGTYPE])
-def test_a_header_that_claims_a_terabyte_is_not_believed(tmp_path: Path, kind: bytes) -> None:
+def test_a_header_that_states_a_terabyte_is_refused(tmp_path: Path, kind: bytes) -> None:
     header = tarfile.TarInfo("model_weights.ckpt")
     header.type, header.size = kind, 2**40
     (tmp_path / "x.nemo").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
     refused(load_nemo, tmp_path / "x.nemo")
 
 
-def test_a_negative_size_does_not_loop_for_ever(tmp_path: Path) -> None:
+def test_a_negative_size_does_not_cause_an_endless_loop(tmp_path: Path) -> None:
     header = tarfile.TarInfo("x")
     header.size = -512
     (tmp_path / "x.nemo").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(1024))
@@ -233,7 +233,7 @@ def test_a_gzip_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 @pytest.mark.parametrize("mode", ["w:", "w:gz"])
-def test_a_download_cut_short_is_told(tmp_path: Path, share: float, mode: str) -> None:
+def test_an_incomplete_download_is_reported(tmp_path: Path, share: float, mode: str) -> None:
     members = {**GOOD, "./model_weights.ckpt": weights_bytes({"w": torch.randn(100_000)})}
     whole = tar_of(tmp_path / "whole.nemo", members, mode).read_bytes()
     (tmp_path / "x.nemo").write_bytes(whole[: int(share * len(whole))])
@@ -243,12 +243,12 @@ def test_a_download_cut_short_is_told(tmp_path: Path, share: float, mode: str) -
 @pytest.mark.parametrize(
     "content", [b"", b"RIFF\x00\x00\x00\x00WAVE", bytes(10_240), b"\x1f\x8b\x08rubbish", b"\xff" * 2000]
 )
-def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
+def test_files_of_other_kinds_are_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.nemo").write_bytes(content)
     refused(load_nemo, tmp_path / "x.nemo")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     refused(load_nemo, tmp_path / "none.nemo", "no such file")
     refused(load_nemo, tmp_path, "is a folder")
 
@@ -262,7 +262,7 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
         b"x: ${oc.decode:'1'}",
     ],
 )
-def test_a_configuration_that_asks_for_the_environment_is_refused(
+def test_a_configuration_that_reads_environment_variables_is_refused(
     tmp_path: Path, config: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "a secret")
@@ -293,7 +293,7 @@ def test_yaml_that_is_unsafe_or_broken_is_refused(
 
 
 class Touch:
-    """Creates a file when it is unpickled by a careless reader."""
+    """Pickles as a call that creates a file, if a reader allows calls."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -302,18 +302,18 @@ class Touch:
         return (open, (str(self.path), "w"))
 
 
-def test_weights_that_bring_code_are_refused_and_do_not_run(tmp_path: Path) -> None:
+def test_weights_that_contain_code_are_refused_and_it_does_not_run(tmp_path: Path) -> None:
     escaped = tmp_path / "escaped"
     for content in (weights_bytes({"w": Touch(escaped)}), pickle.dumps(Touch(escaped), protocol=2)):
         path = tar_of(tmp_path / "x.nemo", {**GOOD, "./model_weights.ckpt": content})
         refused(load_nemo, path)
         assert not escaped.exists()
-    # The same bytes do run where they are trusted, so the test would see it.
+    # A reader that trusts the same bytes runs the code, so this test can fail.
     torch.load(io.BytesIO(weights_bytes({"w": Touch(escaped)})), weights_only=False)
     assert escaped.exists()
 
 
-def test_the_refusal_names_what_the_weights_bring(tmp_path: Path) -> None:
+def test_the_refusal_names_the_code_in_the_weights(tmp_path: Path) -> None:
     content = weights_bytes({"w": Touch(tmp_path / "escaped")})
     refused(
         load_nemo,

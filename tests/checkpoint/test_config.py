@@ -1,4 +1,4 @@
-"""Configurations that travel with weights: what they may refer to, and what they may not grow to."""
+"""Configurations in files of weights: which references they may contain, and how large they may become."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nest_ssl.errors import CheckpointError
 PATH = Path("model.nemo")
 
 
-def test_references_are_followed_also_out_of_the_model_node_and_to_whole_tables() -> None:
+def test_references_to_whole_tables_and_outside_the_model_node_are_resolved() -> None:
     text = "rate: 8\nmodel: {a: '${rate}', b: 'x${.a}{${rate}:.3f}', c: {d: [1, '${model.a}']}, e: '${model.c}', "
     text += "f: '???', g: null}"
     config = resolved(parse_config(text, PATH), PATH)
@@ -34,21 +34,21 @@ def test_references_are_followed_also_out_of_the_model_node_and_to_whole_tables(
         r"\${oc.env:HOME}",
     ],
 )
-def test_more_than_plain_references_is_refused(value: str) -> None:
+def test_only_plain_references_are_allowed(value: str) -> None:
     for read in (config_of_values, lambda values, path: parse_config(OmegaConf.to_yaml(values), path)):
         with pytest.raises(CheckpointError, match=r"^model\.nemo: refused: its configuration asks to evaluate"):
             read({"a": "x", "b": [{"c": value}]}, PATH)
 
 
 @pytest.mark.parametrize("value", ["${dollar}{oc.env:HOME}", "$${nothing}{oc.env:HOME}", r"\${dollar}"])
-def test_pieces_do_not_become_a_question_to_the_environment(value: str) -> None:
+def test_resolved_pieces_cannot_form_a_reference_to_the_environment(value: str) -> None:
     config = config_of_values({"dollar": "$", "nothing": "", "a": [value]}, PATH)
     with pytest.raises(CheckpointError, match=r"^model\.nemo: refused: its configuration asks to evaluate"):
         resolved(config, PATH)
 
 
 def doubling(levels: int, tail: Any) -> dict[str, Any]:
-    """Tables of two references each, so that the first unfolds to 2 ** levels copies of the last."""
+    """Return tables of two references each, so that the first expands to 2 ** levels copies of the last."""
     tables = {f"t{i}": {"l": f"${{t{i + 1}}}", "r": f"${{t{i + 1}}}"} for i in range(levels)}
     return {**tables, f"t{levels}": tail}
 
@@ -62,7 +62,7 @@ def doubling(levels: int, tail: Any) -> dict[str, Any]:
     ],
     ids=["doubling", "each other", "long text"],
 )
-def test_references_that_unfold_without_bounds_are_refused_in_time(values: dict[str, Any]) -> None:
+def test_references_that_expand_exponentially_are_refused_quickly(values: dict[str, Any]) -> None:
     config = config_of_values(values, PATH)
     start = time.process_time()
     with pytest.raises(CheckpointError, match=r"^model\.nemo: refused: its configuration unfolds to more than 10000"):
@@ -77,7 +77,7 @@ def test_text_that_doubles_at_every_reference_is_refused() -> None:
 
 
 @pytest.mark.parametrize("values", [{"a": "${b}", "b": "${a}"}, {"a": "${nowhere.b}"}, {"a": {"b": "${a}"}}])
-def test_references_that_lead_nowhere_are_one_line(values: dict[str, Any]) -> None:
+def test_references_to_missing_keys_give_one_line(values: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError, match=r"^model\.nemo: its configuration cannot be resolved: ") as caught:
         resolved(config_of_values(values, PATH), PATH)
     assert "\n" not in str(caught.value)
@@ -91,12 +91,12 @@ def test_values_that_are_used_twice_are_refused_before_they_are_copied() -> None
         config_of_values({"a": shared}, PATH)
 
 
-def test_numbers_survive_the_way_through_text() -> None:
+def test_numbers_are_unchanged_after_writing_and_reading() -> None:
     values = {"lr": 1e-06, "big": 1e20, "betas": [0.9, 0.98], "third": 1 / 3, "on": True, "no": "no", "off": None}
     assert OmegaConf.to_container(config_of_values(values, PATH)) == values
 
 
-def test_a_list_of_many_manifests_is_no_attack() -> None:
+def test_a_list_of_many_manifests_is_accepted() -> None:
     manifests = [f"shard_{i}.json" for i in range(15_000)]
     assert (
         config_of_values({"train_ds": {"manifest_filepath": manifests}}, PATH).train_ds.manifest_filepath == manifests

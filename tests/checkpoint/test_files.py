@@ -1,4 +1,4 @@
-"""One model in every format: conversions keep every bit, and what cannot be converted is told."""
+"""One model in every format: conversions keep every bit, and errors say what cannot be converted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEIGHTS = {"b.weight": torch.randn(3, 2), "a.bias": torch.randn(2), "codebooks":
 
 
 def write(path: Path, config: Any = CONFIG) -> Path:
-    """The model in the format that the suffix names; a checkpoint keeps its configuration as NeMo's do."""
+    """Write the model in the format that the suffix names; checkpoints contain the configuration as NeMo's do."""
     if path.suffix == ".ckpt":
         torch.save({"state_dict": WEIGHTS, "hyper_parameters": {"cfg": OmegaConf.create(config)}}, path)
     else:
@@ -42,22 +42,22 @@ def assert_is_the_model(path: Path) -> None:
 
 @pytest.mark.parametrize("source", [".nemo", ".safetensors", ".ckpt"])
 @pytest.mark.parametrize("target", [".nemo", ".safetensors"])
-def test_every_format_becomes_every_other(tmp_path: Path, source: str, target: str) -> None:
+def test_every_format_can_be_converted_into_every_other(tmp_path: Path, source: str, target: str) -> None:
     convert(write(tmp_path / f"a{source}"), tmp_path / "new folder" / f"b{target}")
     assert_is_the_model(tmp_path / "new folder" / f"b{target}")
 
 
-def test_a_model_of_another_name_is_an_archive(tmp_path: Path) -> None:
+def test_a_nemo_archive_with_another_suffix_is_read(tmp_path: Path) -> None:
     assert_is_the_model(write(tmp_path / "model.nemo").rename(tmp_path / "model.v1"))
 
 
-def test_references_are_resolved_on_the_way(tmp_path: Path) -> None:
+def test_references_are_resolved_during_conversion(tmp_path: Path) -> None:
     convert(write(tmp_path / "a.ckpt", {"rate": 8, "same": "${rate}"}), tmp_path / "b.nemo")
     assert OmegaConf.to_container(load_nemo(tmp_path / "b.nemo").config, resolve=False)["same"] == 8  # type: ignore[index, call-overload]
 
 
 @pytest.mark.parametrize(("source", "target"), [("a.pt", "b.nemo"), ("a.nemo", "b.ckpt"), ("a.nemo", "b")])
-def test_an_unknown_suffix_is_told(tmp_path: Path, source: str, target: str) -> None:
+def test_an_unknown_suffix_is_reported(tmp_path: Path, source: str, target: str) -> None:
     refused(tmp_path / source, tmp_path / target, r"its suffix names no format here; expected \.nemo or")
 
 
@@ -77,7 +77,7 @@ def test_weights_alone_are_not_a_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])
-def test_the_model_of_another_class_does_not_become_ours(tmp_path: Path, suffix: str) -> None:
+def test_a_model_of_another_class_is_not_converted(tmp_path: Path, suffix: str) -> None:
     other = {**CONFIG, "target": "nemo.collections.asr.models.ctc_models.EncDecCTCModel"}
     path = tmp_path / f"a{suffix}"
     if suffix == ".ckpt":
@@ -87,12 +87,12 @@ def test_the_model_of_another_class_does_not_become_ours(tmp_path: Path, suffix:
     refused(path, tmp_path / "b.nemo", r"holds a nemo\.\S+\.EncDecCTCModel; only EncDecDenoiseMaskedTokenPredModel")
 
 
-def test_a_checkpoint_cannot_look_into_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_cannot_read_environment_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "a secret")
     refused(write(tmp_path / "a.ckpt", {"home": "${oc.env:HOME}"}), tmp_path / "b.nemo", "asks to evaluate")
 
 
-def test_settings_used_many_times_do_not_keep_the_reader_busy(tmp_path: Path) -> None:
+def test_settings_that_are_repeated_many_times_are_read_quickly(tmp_path: Path) -> None:
     settings: list[Any] = [1]
     for _ in range(100):
         settings = [settings, settings]
@@ -101,7 +101,7 @@ def test_settings_used_many_times_do_not_keep_the_reader_busy(tmp_path: Path) ->
 
 
 def refused(source: Path, target: Path, message: str) -> None:
-    """One line, and nothing is written."""
+    """Check that the error is one line and that nothing is written."""
     before = set(source.parent.iterdir())
     with pytest.raises(CheckpointError, match=message) as caught:
         convert(source, target)

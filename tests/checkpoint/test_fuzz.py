@@ -1,4 +1,4 @@
-"""Damaged files of every format, at every layer: a model or one line comes out, never anything else."""
+"""Damaged files of every format, at every layer: reading gives a model or a one-line error, nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Edit = Callable[[bytes], bytes]
 
 
 def edits() -> st.SearchStrategy[list[Edit]]:
-    """Some bytes changed, cut out, put in, repeated, or all of the rest lost."""
+    """Strategies for damage: bytes are changed, removed, inserted or repeated, or the file ends early."""
     place, piece = st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=9)
 
     def changing(at: float, length: int, new: bytes) -> Edit:
@@ -74,7 +74,7 @@ def model_file(suffix: str, folder: Path) -> bytes:
 
 
 def with_pickle(torch_file: bytes, change: Edit) -> bytes:
-    """The torch file with another pickle, whole around it."""
+    """Return the torch file with a changed pickle and everything else intact."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(torch_file)) as old, zipfile.ZipFile(buffer, "w") as new:
         for name in old.namelist():
@@ -84,7 +84,7 @@ def with_pickle(torch_file: bytes, change: Edit) -> bytes:
 
 
 def with_members(archive: bytes, change: Edit, name: str) -> bytes:
-    """The `.nemo` archive with one member changed, whole around it."""
+    """Return the `.nemo` archive with one changed member and everything else intact."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(archive)) as old, tarfile.open(fileobj=buffer, mode="w:") as new:
         for member in old:
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_read_or_refused(layer: str, tmp_path: Path) -> None:
     suffix, damage = LAYERS[layer]
     whole, path = model_file(suffix, tmp_path), tmp_path / f"damaged{suffix}"
     path.write_bytes(damage(whole, lambda content: content))
-    assert sorted(read_model(path).state_dict) == sorted(WEIGHTS)  # the layers are put together again as they were
+    assert sorted(read_model(path).state_dict) == sorted(WEIGHTS)  # without damage, the assembled file is valid
 
     @given(edits())
     @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -159,7 +159,7 @@ def test_any_yaml_is_read_or_refused(changes: list[Edit], text: str, tmp_path: P
 @given(changes=edits())
 @settings(max_examples=300, deadline=None, derandomize=True)
 def test_any_plain_pickle_is_read_or_refused(changes: list[Edit]) -> None:
-    """Here the caller turns exceptions of every kind into one line; what counts is that it ends, and ends well."""
+    """The caller turns every kind of exception into one line, so only the end matters: no hang, no crash."""
     try:
         load_plain(edited(PLAIN, changes))
     except (Refused, Exception):

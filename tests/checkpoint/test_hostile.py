@@ -1,4 +1,4 @@
-"""Files that `torch.save` never wrote: nothing in them runs, and what they ask for is not made."""
+"""Files that `torch.save` never wrote: their code does not run, and the objects that they request are not made."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tensor(storage: Any, shape: Any, strides: Any, offset: Any = 0) -> Call:
 
 
 def state(value: Any) -> Members:
-    """A checkpoint whose only weight is `value`, and 400 bytes of numbers."""
+    """Return a checkpoint whose only weight is `value`, and 400 bytes of numbers."""
     return {PICKLE: pickled({"state_dict": {"w": value}}), "archive/data/0": ENOUGH}
 
 
@@ -78,7 +78,7 @@ def torch_file(path: Path, members: Members, compression: int = zipfile.ZIP_STOR
 
 
 def nested_key(depth: int) -> bytes:
-    """A table whose one key is a tuple in a tuple in a tuple: hashing it overflows the stack."""
+    """Return a table whose only key is a deeply nested tuple: hashing it overflows the stack."""
     return pickle.PROTO + b"\2" + pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + pickle.TUPLE1 * depth + b"K\1s."
 
 
@@ -126,7 +126,7 @@ ATTACKS: dict[str, tuple[Members, str]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_a_checkpoint_asks_for_is_not_made(name: str, tmp_path: Path) -> None:
+def test_objects_that_a_checkpoint_requests_are_not_made(name: str, tmp_path: Path) -> None:
     members, message = ATTACKS[name]
     refused(load_lightning_checkpoint, torch_file(tmp_path / "x.ckpt", members), message)
 
@@ -135,8 +135,8 @@ def test_what_a_checkpoint_asks_for_is_not_made(name: str, tmp_path: Path) -> No
     sys.platform != "linux" or find_spec("resource") is None,
     reason="elsewhere a process's memory cannot be bounded so",
 )
-def test_none_of_it_needs_memory(tmp_path: Path) -> None:
-    """All attacks once more in a process that cannot have 300 MB beyond what it starts with."""
+def test_no_attack_needs_much_memory(tmp_path: Path) -> None:
+    """Read all attacks in a process that cannot get 300 MB more than it has at its start."""
     for index, (members, _) in enumerate(ATTACKS.values()):
         torch_file(tmp_path / f"{index}.ckpt", members)
     (tmp_path / "bomb.ckpt").write_bytes(zip_bomb(tmp_path / "bomb.zip").read_bytes())
@@ -165,13 +165,13 @@ def zip_bomb(path: Path) -> Path:
     return torch_file(path, {**members, "archive/data/0": bytes(2**26)}, zipfile.ZIP_DEFLATED)
 
 
-def test_a_zip_bomb_is_refused_unpacked(tmp_path: Path) -> None:
+def test_a_zip_bomb_is_refused_before_unpacking(tmp_path: Path) -> None:
     path = zip_bomb(tmp_path / "x.ckpt")
     assert path.stat().st_size < 2**18
     refused(load_lightning_checkpoint, path, r"refused: it unpacks to 67\d+ bytes from \d+; torch.save does not")
 
 
-def test_weights_inside_an_archive_are_looked_over_too(tmp_path: Path) -> None:
+def test_weights_inside_an_archive_are_checked_too(tmp_path: Path) -> None:
     members, message = ATTACKS["numbers beyond the member"]
     weights = torch_file(tmp_path / "weights", members).read_bytes()
     with tarfile.open(tmp_path / "x.nemo", "w:") as tar:
@@ -215,7 +215,7 @@ def test_formats_of_old_torch_versions_are_not_read(tmp_path: Path) -> None:
         (nested_key(10**6), "type tuple as a key"),
         (nested_value(10**6), "nested more than 50 deep"),
         (b"\x80\x04]" + b"]" * 10**5 + b"a" * 10**5 + b".", "nested more than 50 deep"),
-        (b"\x80\x04]\x94h\x00a.", "unfolds to more than"),  # a list in itself
+        (b"\x80\x04]\x94h\x00a.", "unfolds to more than"),  # a list that contains itself
         (b"\x80\x04]\x94" + b"".join(b"](h%ch%ce\x94" % (i, i) for i in range(40)) + b".", "unfolds to more than"),
         (b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".", None),
         (b"\x80\x04N" + pickle.EXT1 + b"\1.", None),
@@ -224,17 +224,17 @@ def test_formats_of_old_torch_versions_are_not_read(tmp_path: Path) -> None:
         (b"Px\n.", "outside"),
     ],
 )
-def test_plain_values_are_all_that_a_plain_pickle_holds(content: bytes, message: str | None) -> None:
+def test_a_plain_pickle_may_contain_only_plain_values(content: bytes, message: str | None) -> None:
     with pytest.raises(Refused if message else Exception, match=message):
         load_plain(content)
 
 
-def test_a_place_far_away_in_the_memo_costs_nothing() -> None:
+def test_a_large_memo_index_needs_no_memory() -> None:
     assert load_plain(b"\x80\x04}" + pickle.LONG_BINPUT + b"\xff\xff\xff\x7f.") == {}
 
 
-def test_plain_values_come_as_they_were() -> None:
+def test_plain_values_are_read_unchanged() -> None:
     plain = [1, 2.5, None, True, "\u6570", (1, (2,)), 2**80, {"b": {}}]
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        value = plain if protocol < 4 else [*plain, b"\0", {3, 4}]  # which are calls before
+        value = plain if protocol < 4 else [*plain, b"\0", {3, 4}]  # earlier protocols write these as calls
         assert load_plain(pickle.dumps(value, protocol)) == value

@@ -20,7 +20,7 @@ CONFIG = {"rate": 16000, "lr": 1e-6, "betas": [0.9, 0.98], "name": None, "deep":
 
 
 class Model(pl.LightningModule):
-    """Stores its configuration the way NeMo's models do: as OmegaConf objects, pickled."""
+    """A model that stores its configuration as NeMo's models do: as pickled OmegaConf objects."""
 
     def __init__(self, cfg: DictConfig) -> None:
         super().__init__()
@@ -66,13 +66,13 @@ def test_a_run_with_a_pickled_configuration_is_read_as_plain_values(trained: tup
     with pytest.raises(Exception, match="omegaconf"):
         torch.load(path, weights_only=True)  # torch alone refuses it
     checkpoint = load_lightning_checkpoint(path)
-    assert checkpoint["hyper_parameters"] == {"cfg": CONFIG}  # the reference is text, not followed
+    assert checkpoint["hyper_parameters"] == {"cfg": CONFIG}  # the reference is still text
     assert checkpoint["global_step"] == 2
     for name, tensor in model.state_dict().items():
         assert torch.equal(checkpoint["state_dict"][name], tensor)
 
 
-def test_lightning_resumes_from_it_without_trusting_it(trained: tuple[Path, Model]) -> None:
+def test_lightning_resumes_from_it_with_the_safe_reader(trained: tuple[Path, Model]) -> None:
     straight, resumed = new_model(), new_model()
     trainer(4).fit(straight, data())
     with nemo_checkpoint_types():
@@ -124,14 +124,14 @@ def test_code_in_a_checkpoint_never_runs(tmp_path: Path, key: str) -> None:
     assert escaped.exists()
 
 
-def test_the_permission_ends_with_the_loading(trained: tuple[Path, Model]) -> None:
-    before = set(torch.serialization.get_safe_globals())  # a set: torch keeps them in no order
+def test_the_permission_for_omegaconf_classes_ends_after_loading(trained: tuple[Path, Model]) -> None:
+    before = set(torch.serialization.get_safe_globals())  # a set, because torch returns them in any order
     load_lightning_checkpoint(trained[0])
     assert set(torch.serialization.get_safe_globals()) == before
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04" + bytes(100), bytes(1000)])
-def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
+def test_files_of_other_kinds_are_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.ckpt").write_bytes(content)
     refused(
         load_lightning_checkpoint,
@@ -140,13 +140,13 @@ def test_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
     )
 
 
-def test_a_checkpoint_cut_short_is_told(trained: tuple[Path, Model], tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_reported(trained: tuple[Path, Model], tmp_path: Path) -> None:
     whole = trained[0].read_bytes()
     (tmp_path / "x.ckpt").write_bytes(whole[: len(whole) // 2])
     refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "damaged")
 
 
-def test_weights_without_a_run_around_them_are_told(tmp_path: Path) -> None:
+def test_weights_without_the_state_of_a_run_are_reported(tmp_path: Path) -> None:
     torch.save({"layer.weight": torch.ones(1)}, tmp_path / "x.ckpt")
     refused(load_lightning_checkpoint, tmp_path / "x.ckpt", "it has no state_dict")
     refused(load_lightning_checkpoint, tmp_path / "none.ckpt", "no such file")

@@ -1,4 +1,4 @@
-"""Every file of somebody else's goes through the safe readers: nothing else in the package loads one."""
+"""Only the safe readers load files of other people: no other code in the package does."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 import nest_ssl
 
 PACKAGE = Path(nest_ssl.__file__).parent
-# What makes objects from bytes, by the last part of its name, and where it may be called.
+# Functions that make objects from bytes, by the last part of their names, and the files that may call them.
 ALLOWED: dict[str, set[str]] = {
     "torch.load": {"checkpoint/safe_load.py"},
     "torch.jit.load": set(),
     "torch.package": set(),
     "torch.hub": set(),
-    "torch.export.load": {"apps/export/formats.py"},  # of what was exported a moment ago, to compare it
+    "torch.export.load": {"apps/export/formats.py"},  # loads its own export, to compare it
     "pickle.load": set(),
     "pickle.loads": set(),
     "pickle.Unpickler": set(),
@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "yaml.unsafe_load": set(),
     "yaml.full_load": set(),
 }
-NUMPY = "np.load"  # everywhere, as long as it does not unpickle
+NUMPY = "np.load"  # allowed everywhere if it does not unpickle
 
 
 def dotted(node: ast.expr) -> str:
@@ -38,7 +38,7 @@ def dotted(node: ast.expr) -> str:
 
 
 def uses() -> Iterator[tuple[str, str, ast.AST]]:
-    """Module, dotted name and place of whatever the package mentions."""
+    """Yield the module, the dotted name and the position of every name that the package uses."""
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -65,7 +65,7 @@ def test_numpy_never_unpickles() -> None:
 
 
 def test_every_trainer_of_ours_reads_checkpoints_safely() -> None:
-    """Lightning's own access to files trusts them; `trainer.fit(ckpt_path)` uses the plugin."""
+    """Lightning's own reader trusts files; with our plugin, `trainer.fit(ckpt_path)` does not use it."""
     calls = {
         module: ast.unparse(node)
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -74,5 +74,5 @@ def test_every_trainer_of_ours_reads_checkpoints_safely() -> None:
         if isinstance(node, ast.Call) and dotted(node.func).endswith(("pl.Trainer", "Trainer.fit"))
     }
     assert "plugins=[files]" in calls.pop("training/trainer.py")
-    # The doctor's never loads anything, and the recorder's runs where NeMo is.
+    # The doctor's trainer never loads a checkpoint, and the recorder's runs in NeMo's environment.
     assert set(calls) <= {"apps/doctor/plan.py", "apps/alignment/nemo_side.py"}

@@ -1,4 +1,4 @@
-"""Starting from other weights: which tensors are taken, which are left, what is refused."""
+"""Initialisation from other weights: which tensors are loaded, which are not, and which files are refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def checkpoint(tmp_path: Path) -> str:
 
 
 def initialised(config: dict[str, Any], model: Model | None = None) -> dict[str, set[float]]:
-    """The values in each parameter of a model of ones after initialisation."""
+    """Initialise a model whose weights are ones; return the values in each parameter."""
     model = model or filled(1.0)
     initialise_from_pretrained(model, OmegaConf.create(config))
     return {name: set(parameter.flatten().tolist()) for name, parameter in model.named_parameters()}
@@ -64,7 +64,7 @@ def test_a_path_loads_everything(archive: str, checkpoint: str) -> None:
     assert set(values({"init_from_ptl_ckpt": checkpoint}).values()) == {5.0}
 
 
-def test_a_key_that_is_null_does_not_count(archive: str) -> None:
+def test_a_key_that_is_null_is_ignored(archive: str) -> None:
     assert set(values({"init_from_nemo_model": archive, "init_from_ptl_ckpt": None}).values()) == {7.0}
 
 
@@ -87,7 +87,7 @@ def test_several_files_are_loaded_in_their_order(archive: str, tmp_path: Path) -
     assert (loaded["encoder.0.weight"], loaded["decoder.weight"]) == (7.0, 9.0)
 
 
-def test_the_configuration_is_left_as_it_was(archive: str) -> None:
+def test_the_configuration_is_unchanged(archive: str) -> None:
     config = OmegaConf.create({"init_from_nemo_model": {"a": {"path": archive, "include": ["encoder"]}}})
     before = OmegaConf.to_yaml(config)
     initialise_from_pretrained(filled(1.0), config)
@@ -103,7 +103,7 @@ def test_one_line_says_what_was_loaded(
     assert line == f"initialised 2 of the model's 9 tensors from {archive} (7 in the file not used)"
 
 
-def test_another_shape_is_told_and_nothing_is_loaded(archive: str) -> None:
+def test_another_shape_is_reported_and_nothing_is_loaded(archive: str) -> None:
     model = filled(1.0, width=4)
     with pytest.raises(CheckpointError, match=r"encoder\.0\.weight has shape \(3, 2\), in the model \(4, 2\)"):
         initialised({"init_from_nemo_model": archive}, model)
@@ -137,7 +137,7 @@ def test_a_file_that_shares_nothing_with_the_model_is_an_error(archive: str) -> 
         ),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_key(config: dict, message: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key(config: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         initialise_from_pretrained(filled(1.0), OmegaConf.create(config))
     assert "\n" not in str(caught.value)

@@ -46,7 +46,7 @@ def archive(model: EncDecDenoiseMaskedTokenPredModel, tmp_path_factory: pytest.T
 
 
 def tampered(archive: Path, path: Path, changes: dict[str, Any], weights: bytes | None = None) -> Path:
-    """The archive with other settings (dotted keys) and, if wanted, other bytes for its weights."""
+    """Write the archive with other settings (dotted keys) and, if given, other bytes as its weights."""
     saved = load_nemo(archive)
     for key, value in changes.items():
         OmegaConf.update(saved.config, key, value)
@@ -82,7 +82,7 @@ def log_probs(model: EncDecDenoiseMaskedTokenPredModel) -> Tensor:
 
 @pytest.mark.parametrize("suffix", [".nemo", ".safetensors"])
 @pytest.mark.parametrize("position", ["pre_conv", "post_conv"])  # the latter has two names for the sub-sampling
-def test_a_model_comes_back_without_its_data(tmp_path: Path, suffix: str, position: str) -> None:
+def test_a_model_is_restored_without_its_data(tmp_path: Path, suffix: str, position: str) -> None:
     saved = new_model(f"model.mask_position={position}", "model.num_books=2")
     saved.save_to(tmp_path / "new folder" / f"model{suffix}")
     torch.manual_seed(1)
@@ -95,12 +95,14 @@ def test_a_model_comes_back_without_its_data(tmp_path: Path, suffix: str, positi
     assert {key: value for key, value in model.cfg.items() if key not in ("target", "nemo_version")} == settings
 
 
-def test_a_restored_model_is_saved_as_it_was(archive: Path, tmp_path: Path) -> None:
+def test_saving_a_restored_model_gives_the_same_file(archive: Path, tmp_path: Path) -> None:
     restore(archive, map_location="cpu").save_to(tmp_path / "again.nemo")
     assert (tmp_path / "again.nemo").read_bytes() == archive.read_bytes()
 
 
-def test_a_checkpoint_of_a_run_is_a_model_too(model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_run_can_be_restored_as_a_model(
+    model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
+) -> None:
     trainer = pl.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer.strategy.connect(model)
     trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -137,7 +139,7 @@ def test_the_configuration_is_read_without_the_weights(archive: Path, tmp_path: 
     refused("damaged", path)
 
 
-def test_an_override_takes_the_place_of_the_configuration(
+def test_an_override_replaces_the_configuration(
     archive: Path, tmp_path: Path, model: EncDecDenoiseMaskedTokenPredModel
 ) -> None:
     whole = small_config(CONFIG, ["model.encoder.dropout=0.7", "model.optim.lr=9"])
@@ -152,7 +154,7 @@ def test_an_override_takes_the_place_of_the_configuration(
     assert restore(archive, whole, return_config=True).optim.lr == 9
 
 
-def test_an_override_makes_weights_from_elsewhere_a_model(
+def test_an_override_makes_a_model_of_weights_without_a_configuration(
     model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
 ) -> None:
     save_file(dict(model.state_dict()), tmp_path / "x.safetensors")
@@ -160,7 +162,7 @@ def test_an_override_makes_weights_from_elsewhere_a_model(
     assert same_weights(restore(tmp_path / "x.safetensors", model.cfg, map_location="cpu"), model)
 
 
-def test_an_override_cannot_look_into_the_environment(
+def test_an_override_cannot_read_environment_variables(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "a secret")
@@ -170,7 +172,7 @@ def test_an_override_cannot_look_into_the_environment(
         assert "a secret" not in refused(r"asks to evaluate '\$\{oc\.env:HOME\}'", archive, override)
 
 
-def test_an_override_that_is_wrong_is_named(archive: Path, tmp_path: Path) -> None:
+def test_an_invalid_override_is_named(archive: Path, tmp_path: Path) -> None:
     config: DictConfig = restore(archive, return_config=True)
     config.encoder.n_head = 4
     refused(r"^override_config_path: model\.encoder\.n_head: .*did you mean 'n_heads'", archive, config)
@@ -190,18 +192,18 @@ def test_another_class_of_model_is_refused_by_name(archive: Path, tmp_path: Path
     refused(r"holds a \$\{nowhere\}", tampered(archive, tmp_path / "y.nemo", {"target": "${nowhere}"}))
 
 
-def test_settings_of_other_versions_are_left_out_and_told(
+def test_settings_of_other_versions_are_ignored_and_reported(
     archive: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, model: EncDecDenoiseMaskedTokenPredModel
 ) -> None:
     path = tampered(archive, tmp_path / "x.nemo", {"skip_nan_grad": False, "loss_list": {"a": 1}, "train_ds.new": 1})
     restored = restore(path, map_location="cpu")
     assert f"{path}: ignored settings that the model does not have: skip_nan_grad, loss_list" in caplog.messages
     assert "skip_nan_grad" not in restored.cfg
-    assert restored.cfg.train_ds.new == 1  # kept: nobody reads it before training
+    assert restored.cfg.train_ds.new == 1  # kept, because it is read only for training
     assert same_weights(restored, model)
 
 
-def test_an_option_of_a_part_that_we_do_not_have_is_refused(archive: Path, tmp_path: Path) -> None:
+def test_an_unknown_option_of_a_part_is_refused(archive: Path, tmp_path: Path) -> None:
     path = tampered(archive, tmp_path / "x.nemo", {"encoder.new_attention": True})
     refused(rf"^{re.escape(str(path))}: model\.encoder\.new_attention: ConformerEncoder has no such option", path)
 
@@ -228,7 +230,7 @@ def test_only_known_classes_are_built(archive: Path, tmp_path: Path, target: str
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_values_that_make_no_model_are_one_line(archive: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_values_that_fit_no_model_give_one_line(archive: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     path = tampered(archive, tmp_path / "x.nemo", changes)
     refused(rf"^{re.escape(str(path))}: ", path)
 
@@ -252,7 +254,7 @@ def test_values_that_make_no_model_are_one_line(archive: Path, tmp_path: Path, c
     ids=str,
 )
 @pytest.mark.parametrize("suffix", [".nemo", ".ckpt", ".safetensors"])
-def test_a_model_that_its_weights_do_not_fill_is_not_made(
+def test_a_model_whose_weights_do_not_fit_is_refused(
     archive: Path, tmp_path: Path, suffix: str, changes: dict[str, Any], message: str
 ) -> None:
     path = tampered(archive, tmp_path / "x.nemo", {"preprocessor.n_fft": None, **changes})
@@ -264,13 +266,13 @@ def test_a_model_that_its_weights_do_not_fill_is_not_made(
     refused(rf"^{re.escape(str(tmp_path / 'x'))}{suffix}: {message}", tmp_path / f"x{suffix}")
 
 
-def test_weights_in_half_precision_are_weights_enough(model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path) -> None:
+def test_weights_in_half_precision_are_accepted(model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path) -> None:
     halves = {name: t.half() if t.is_floating_point() else t for name, t in model.state_dict().items()}
     save_file(halves, tmp_path / "x.safetensors")
     restore(tmp_path / "x.safetensors", model.cfg, map_location="cpu")
 
 
-def test_names_in_a_file_do_not_break_the_line(archive: Path, tmp_path: Path) -> None:
+def test_odd_names_in_a_file_leave_the_error_on_one_line(archive: Path, tmp_path: Path) -> None:
     save_file({**load_nemo(archive).state_dict, "a\nb" * 999: torch.ones(1)}, tmp_path / "x.safetensors")
     message = refused(
         "is in the file but not in the model", tmp_path / "x.safetensors", restore(archive, return_config=True)
@@ -279,7 +281,7 @@ def test_names_in_a_file_do_not_break_the_line(archive: Path, tmp_path: Path) ->
     refused("holds a a b", tampered(archive, tmp_path / "y.nemo", {"target": "a\nb"}))
 
 
-def test_strict_asks_for_the_same_tensors(archive: Path, tmp_path: Path) -> None:
+def test_strict_requires_the_same_tensors(archive: Path, tmp_path: Path) -> None:
     weights = dict(load_nemo(archive).state_dict)
     del weights["decoder.decoder_layers.0.bias"]
     save_file({**weights, "extra.a": torch.ones(1)}, tmp_path / "both.safetensors")
@@ -291,7 +293,7 @@ def test_strict_asks_for_the_same_tensors(archive: Path, tmp_path: Path) -> None
     assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
 
 
-def test_weights_that_share_nothing_with_the_model_are_refused_even_so(archive: Path, tmp_path: Path) -> None:
+def test_weights_without_any_common_tensor_are_refused_without_strict_too(archive: Path, tmp_path: Path) -> None:
     save_file({"w": torch.ones(2)}, tmp_path / "x.safetensors")
     with pytest.raises(CheckpointError, match="none of its 1 tensors is in the model"):
         restore(tmp_path / "x.safetensors", restore(archive, return_config=True), strict=False)
@@ -325,15 +327,13 @@ def refused(message: str, *arguments: Any) -> str:
 
 
 def checkpoint_of(model: EncDecDenoiseMaskedTokenPredModel, path: Path, **changes: Any) -> Path:
-    """A Lightning checkpoint of the model, with other entries where given."""
+    """Write a Lightning checkpoint of the model; keywords replace its entries."""
     content = {"state_dict": model.state_dict(), "hyper_parameters": dict(model.hparams), **changes}
     torch.save({"pytorch-lightning_version": pl.__version__, "epoch": 0, "global_step": 0, **content}, path)
     return path
 
 
-def test_lightnings_own_way_to_load_goes_through_the_safe_reader(
-    model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
-) -> None:
+def test_load_from_checkpoint_uses_the_safe_reader(model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path) -> None:
     load = EncDecDenoiseMaskedTokenPredModel.load_from_checkpoint
     path = checkpoint_of(model, tmp_path / "last.of.all")
     assert same_weights(load(path, map_location="cpu"), model)
@@ -354,7 +354,7 @@ def test_lightnings_own_way_to_load_goes_through_the_safe_reader(
         load(io.BytesIO())  # type: ignore[arg-type]
 
 
-def test_weights_with_nan_are_not_restored_nor_resumed(
+def test_weights_with_nan_are_neither_restored_nor_resumed(
     model: EncDecDenoiseMaskedTokenPredModel, tmp_path: Path
 ) -> None:
     name = "encoder.layers.1.norm_out.weight"

@@ -1,4 +1,4 @@
-"""`.safetensors` files: the weights and the configuration come back, from hostile files nothing does."""
+"""`.safetensors` files: weights and configuration are read back; malicious files are refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.checkpoint.refusal import refused
 
 
 class Model(nn.Module):
-    """Tensors of several types, one without elements, one not contiguous, two names for one layer."""
+    """A model with tensors of several types, one empty, one not contiguous, and two names for one layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,20 +37,20 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     )
 
 
-def test_a_model_comes_back_to_the_last_bit(tmp_path: Path) -> None:
+def test_a_model_is_restored_to_the_last_bit(tmp_path: Path) -> None:
     model = Model()
     save_safetensors(model, tmp_path / "x.safetensors")
     loaded = load_safetensors(tmp_path / "x.safetensors")
     assert same(loaded.state_dict, model.state_dict())
     assert loaded.config.optim == model.cfg.optim
     assert load_safetensors_config(tmp_path / "x.safetensors") == loaded.config
-    assert same(load_file(tmp_path / "x.safetensors"), model.state_dict())  # any other tool finds the weights
-    assert model.same_layer.weight is model.layer.weight  # the model is left as it was
+    assert same(load_file(tmp_path / "x.safetensors"), model.state_dict())  # other tools can read the weights
+    assert model.same_layer.weight is model.layer.weight  # the model is unchanged
 
 
 def test_the_same_model_gives_the_same_file(tmp_path: Path) -> None:
     model = Model()
-    for index in range(8):  # a random order would be the same once in 2 ** 7 runs
+    for index in range(8):  # with a random order, this test would still pass once in 2 ** 7 runs
         save_safetensors(model, tmp_path / f"{index}.safetensors")
     assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
 
@@ -71,7 +71,7 @@ def test_a_failure_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_weights_from_elsewhere_come_without_a_configuration(tmp_path: Path) -> None:
+def test_weights_of_other_tools_have_no_configuration(tmp_path: Path) -> None:
     for metadata in (None, {"format": "pt"}):
         save_file({"w": torch.ones(2)}, tmp_path / "x.safetensors", metadata)
         loaded = load_safetensors(tmp_path / "x.safetensors")
@@ -118,18 +118,18 @@ def header(value: object, size: int | None = None) -> bytes:
         header({"__metadata__": {"model_config.yaml": {"a": 1}}}),
     ],
 )
-def test_damaged_and_foreign_files_are_told(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files_and_other_kinds_of_files_are_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     refused(load_safetensors, tmp_path / "x.safetensors", "damaged, or not a .safetensors file")
 
 
 @pytest.mark.parametrize("share", [0.05, 0.5, 0.99])
-def test_a_download_cut_short_is_told(tmp_path: Path, share: float) -> None:
+def test_an_incomplete_download_is_reported(tmp_path: Path, share: float) -> None:
     path = tmp_path / "x.safetensors"
     save_safetensors(Model(), path)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     refused(load_safetensors, path, "damaged")
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     refused(load_safetensors, tmp_path / "none.safetensors", "no such file")

@@ -1,4 +1,4 @@
-"""A pipe, a device or a folder where a file should be: one line at once, whatever reads it."""
+"""A pipe, a device or a folder instead of a file: every reader reports it at once in one line."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ for path in sorted(Path(sys.argv[1]).rglob("*.*")):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo") or not Path("/dev/zero").exists(), reason="no such files here")
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path: Path) -> None:
-    """In a process of its own: who opens a pipe waits for ever."""
+def test_anything_but_a_regular_file_is_refused_at_once(tmp_path: Path) -> None:
+    """The test uses a separate process, because opening a pipe would wait forever."""
     model, folder = tmp_path / "model.nemo", tmp_path / "special"
     folder.mkdir()
     write_nemo(SavedModel(OmegaConf.create({"a": 1}), {}), model)

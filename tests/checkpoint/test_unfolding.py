@@ -1,4 +1,4 @@
-"""Small files that say the same thing again and again: what they would unfold to is counted, not made."""
+"""Small files that repeat references exponentially: the expanded size is counted before anything is expanded."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nest_ssl.checkpoint.lightning import load_lightning_model
 from tests.checkpoint.refusal import refused
 from tests.checkpoint.test_hostile import PICKLE, Call, Storage, pickled, tensor, torch_file
 
-LEVELS = 45  # fewer than may be nested
-# A tuple of two tuples, each of which is the same tuple of two tuples, and so on: hashing it takes 2**45 steps.
+LEVELS = 45  # fewer levels than the limit of nesting
+# A tuple that contains the same tuple twice, which contains the same tuple twice, and so on: hashing takes 2**45 steps.
 DOUBLING = b")q\x00" + b"".join(b"h\x00h\x00\x86q\x00" for _ in range(LEVELS))
 START = pickle.PROTO + b"\2"
 LISTS = b"]q\x00" + b"".join(b"](h\x00h\x00eq\x00" for _ in range(LEVELS))
@@ -31,7 +31,7 @@ TENSOR = pickled(tensor(Storage(100), (1,), (1,)))[2:-1].replace(b"q\x00", b"q\x
 
 
 def after(key: bytes, what: bytes) -> bytes:
-    """A list of both; torch has no other way to leave something behind."""
+    """Return the pickle of a list with both, because torch's reader has no opcode that drops the first value."""
     return START + b"](" + key + what + b"e."
 
 
@@ -71,7 +71,7 @@ IN_TORCH: dict[str, bytes] = {
 
 
 def write_attacks(folder: Path) -> None:
-    """Each attack as what the three readers of pickles read."""
+    """Write each attack as a file for each of the three readers of pickles."""
     for index, (name, content) in enumerate(IN_TORCH.items()):
         if name in PLAIN:
             (folder / f"{index}.pkl").write_bytes(content)
@@ -87,8 +87,8 @@ def write_nemo(path: Path, weights: bytes) -> None:
             tar.addfile(header, io.BytesIO(content))
 
 
-def test_what_unfolds_without_bounds_is_refused(tmp_path: Path) -> None:
-    """In a process of its own, because nothing can interrupt Python while it hashes."""
+def test_exponential_expansion_is_refused(tmp_path: Path) -> None:
+    """The test uses a separate process, because nothing can interrupt Python while it hashes."""
     write_attacks(tmp_path)
     program = """
 import json, sys
@@ -118,13 +118,13 @@ for path in sorted(Path(sys.argv[1]).iterdir()):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_the_attacks_are_small_and_need_no_more_than_the_bound(name: str) -> None:
+def test_the_attacks_are_small_and_stop_at_the_limit(name: str) -> None:
     assert len(PLAIN[name]) < 2 * 10**6
     with pytest.raises(Refused):
         load_plain(PLAIN[name])
 
 
-def test_keys_that_checkpoints_have_are_read(tmp_path: Path) -> None:
+def test_keys_of_usual_checkpoints_are_read(tmp_path: Path) -> None:
     value = {"text": 1, b"bytes": 2, 3: 4, -(2**63): 5, 0.5: 6, None: 7, True: 8}
     assert load_plain(pickle.dumps(value, 4)) == value
     torch.save({"state_dict": {}, "more": value, "twice": [value, value]}, tmp_path / "x.ckpt")
@@ -137,14 +137,14 @@ def test_a_configuration_that_repeats_a_long_text_is_refused(tmp_path: Path) -> 
     text = "x" * 10**6
     torch.save({"state_dict": {}, "hyper_parameters": {"cfg": {"a": [text] * 1000}}}, tmp_path / "plain.ckpt")
     refused(load_lightning_model, tmp_path / "plain.ckpt", "unfolds to more than")
-    # inside the objects of OmegaConf, which are not looked into until they are plain values
+    # within objects of OmegaConf, which are checked only after they have become plain values
     config = OmegaConf.create({"a": [text] * 1000})
     torch.save({"state_dict": {}, "hyper_parameters": {"cfg": config}}, tmp_path / "config.ckpt")
     refused(load_lightning_model, tmp_path / "config.ckpt", "unfolds to more than")
 
 
 def test_headers_for_all_members_of_an_archive_are_refused(tmp_path: Path) -> None:
-    """Python's reader copies them for every member, and keeps the copies."""
+    """Python's tar reader copies global headers for every member and keeps the copies."""
     headers = {f"key{index}": "x" for index in range(1000)}
     with tarfile.open(tmp_path / "x.nemo", "w:", format=tarfile.PAX_FORMAT, pax_headers=headers) as tar:
         for index in range(100):

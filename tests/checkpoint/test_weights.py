@@ -1,4 +1,4 @@
-"""Weights that torch would load without a word: complex, whole or infinite numbers are named and refused."""
+"""Weights that torch would load without a warning, such as complex numbers, integers or infinities, are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ OWN = {"w": torch.zeros(2, 3), "seen": torch.tensor(0), "flag": torch.tensor(Tru
         ("flag", torch.tensor(1), "flag is int64, in the model bool"),
     ],
 )
-def test_a_tensor_that_is_no_weight_is_named(name: str, tensor: Tensor, message: str) -> None:
+def test_a_tensor_that_cannot_be_a_weight_is_named(name: str, tensor: Tensor, message: str) -> None:
     with pytest.raises(CheckpointError, match=f"^x.ckpt: {message}"):
         refuse_unusable_weights({**OWN, name: tensor}, OWN, "x.ckpt")
 
@@ -53,7 +53,7 @@ def test_the_state_of_an_optimizer_is_finite() -> None:
             refuse_nonfinite_optimizer([{"state": {0: {**moments, "exp_avg": wrong}}}], "x.ckpt")
 
 
-def test_a_run_does_not_start_from_them(tmp_path: Path) -> None:
+def test_a_run_does_not_start_from_such_weights(tmp_path: Path) -> None:
     model = nn.Linear(1, 1)
     before = model.weight.item()
     torch.save({"state_dict": {"weight": torch.full((1, 1), torch.nan)}}, tmp_path / "x.ckpt")

@@ -1,4 +1,4 @@
-"""YAML from anywhere: numbers that do not mean what they look like, aliases, depth."""
+"""YAML files of other people: numbers with a misleading form, aliases, depth."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ PLAIN = {
 
 @pytest.mark.parametrize("written", ODD)
 @pytest.mark.parametrize("form", ["a: {}", "- 1\n- {}", "{}: a", "a: [1, {}]", "a: !!int {}", "a: {} # 1:30"])
-def test_a_number_that_is_not_what_it_looks_like_is_named(written: str, form: str) -> None:
+def test_a_number_with_a_misleading_form_is_named(written: str, form: str) -> None:
     with pytest.raises(AssertionError, match=ODD[written]):
         assert why_hostile(form.format(written), aliases=True) is None, why_hostile(form.format(written), aliases=True)
 
 
 @pytest.mark.parametrize("written", PLAIN)
-def test_a_value_that_is_what_it_looks_like_is_read(written: str, tmp_path: Path) -> None:
+def test_a_value_with_a_clear_form_is_read(written: str, tmp_path: Path) -> None:
     assert why_hostile(f"a: {written}", aliases=True) is None
     assert parse_config(f"a: {written}", tmp_path / "x.nemo").a == PLAIN[written]
 
@@ -79,8 +79,8 @@ def test_a_configuration_with_such_a_number_is_refused_in_one_line(tmp_path: Pat
 
 @given(st.from_regex(r"[-+]?[0-9_:.eExb]{1,24}", fullmatch=True))
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_what_passes_reads_as_a_person_would_read_it(written: str) -> None:
-    """Python's own reading of a literal is the oracle."""
+def test_accepted_numbers_have_the_value_that_python_reads(written: str) -> None:
+    """The oracle is Python's value of the literal."""
     try:
         if why_hostile(f"a: {written}", aliases=True) is not None:
             return
@@ -92,15 +92,15 @@ def test_what_passes_reads_as_a_person_would_read_it(written: str) -> None:
         assert value == (int(digits, 0) if digits.lstrip("+-")[:2] in ("0x", "0b") else float(digits))
 
 
-def test_archives_have_no_aliases_and_other_files_few() -> None:
+def test_archives_may_have_no_aliases_and_other_files_only_a_few() -> None:
     few = "a: &a [1, 2]\nb: *a"
     assert why_hostile(few, aliases=False) == "it uses YAML aliases"
     assert why_hostile(few, aliases=True) is None
 
 
 @pytest.mark.parametrize("aliases", [False, True])
-def test_depth_is_bounded(aliases: bool) -> None:
-    suspicious = ", 1:3:x]"  # no number, but parsed
+def test_depth_is_limited(aliases: bool) -> None:
+    suspicious = ", 1:3:x]"  # not a number, but the rest must be parsed to know that
     assert why_hostile("[" * 50 + "1" + suspicious + "]" * 49, aliases=aliases) is None
     reason = why_hostile("[" * 51 + "1" + suspicious + "]" * 50, aliases=aliases)
     assert reason == "it is nested more than 50 deep"

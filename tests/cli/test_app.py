@@ -1,4 +1,4 @@
-"""`nest-ssl` as scripts and people use it: quick help, one-line errors, exit codes."""
+"""The command `nest-ssl`: quick help, one-line errors, exit codes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """A command in this process, from an empty folder."""
+    """Return a function that runs a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return lambda *arguments: CliRunner().invoke(app, arguments)
 
 
-def test_train_takes_what_train_py_takes(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_train_accepts_the_arguments_of_train_py(run: Callable[..., Result], tmp_path: Path) -> None:
     assert run("data", "make-dummy", "--train", "4", "--val", "2", "--noise", "1").exit_code == 0
     small = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
     done = run("train", "--config-name", "nest_tiny", *small, "trainer.max_epochs=1", "seed=1")
@@ -56,7 +56,7 @@ def test_configurations_are_named_as_for_train(tmp_path: Path, monkeypatch: pyte
     assert command_line(Path("config"), "nest_tiny", None).config_dir == tmp_path / "config"
 
 
-def test_the_version_is_told(run: Callable[..., Result]) -> None:
+def test_the_version_is_printed(run: Callable[..., Result]) -> None:
     done = run("--version")
     assert (done.exit_code, done.stdout) == (0, f"nest-ssl {__version__}\n")
 
@@ -66,7 +66,7 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_models_are_converted_and_converted_back(run: Callable[..., Result], tmp_path: Path) -> None:
     model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(ROOT / "config" / "nest_fast-conformer.yaml").model)
     model.save_to(tmp_path / "a.nemo")
     for source, target in (("a.nemo", "b.safetensors"), ("b.safetensors", "c.nemo")):
@@ -100,7 +100,7 @@ def test_models_are_converted_there_and_back(run: Callable[..., Result], tmp_pat
         ),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(
+def test_wrong_input_gives_one_line_and_exit_code_2(
     run: Callable[..., Result], arguments: list[str], message: str, tmp_path: Path
 ) -> None:
     done = run(*arguments)
@@ -117,7 +117,7 @@ def test_an_interpreter_without_nemo_is_named_with_its_log(run: Callable[..., Re
     assert (tmp_path / "alignment" / "nemo.log").is_file()
 
 
-def test_a_folder_of_other_things_is_not_touched(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_not_touched(run: Callable[..., Result], tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     done = run("align", "--nemo-python", sys.executable, "--output", ".")
     assert done.exit_code == 2
@@ -137,7 +137,7 @@ def test_a_project_with_a_configuration_of_its_own_is_not_an_earlier_alignment(
     assert (tmp_path / "nemo" / "clone.py").read_text() == "years of work"
 
 
-def test_an_earlier_alignment_gives_way(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_an_earlier_alignment_is_replaced(run: Callable[..., Result], tmp_path: Path) -> None:
     for _ in range(2):
         done = run("align", "--nemo-python", sys.executable)
         assert "NeMo failed: ModuleNotFoundError: No module named 'nemo'" in done.stderr
@@ -155,7 +155,7 @@ def test_an_earlier_alignment_gives_way(run: Callable[..., Result], tmp_path: Pa
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_a_folder_in_which_another_process_is_at_work_is_not_touched(
+def test_a_folder_that_another_process_uses_is_not_touched(
     run: Callable[..., Result], tmp_path: Path, command: list[str]
 ) -> None:
     (tmp_path / "list.json").write_text(json.dumps({"audio_filepath": "a.wav", "duration": 1.0}))

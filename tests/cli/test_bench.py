@@ -1,4 +1,4 @@
-"""`nest-ssl bench` is `python start.py bench`, wherever benchmarks/ is."""
+"""`nest-ssl bench` does the same as `python start.py bench`, in any working directory."""
 
 from __future__ import annotations
 

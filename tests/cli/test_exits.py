@@ -1,4 +1,4 @@
-"""How commands end when something fails: with 2, since 1 is a result; one line for the disk, a traceback for bugs."""
+"""Commands that fail end with code 2, because 1 is a result; a full disk gives one line, a bug a traceback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def leave(error: BaseException | None = None, code: int = 0) -> int:
-    """The exit code of a command that ends so."""
+    """Return the exit code of a command that ends with this error or code."""
 
     def run() -> int:
         if error is not None:
@@ -38,19 +38,21 @@ def leave(error: BaseException | None = None, code: int = 0) -> int:
         (TimeoutError("waited\nlong"), "waited long"),
     ],
 )
-def test_what_is_not_our_fault_is_one_line(error: Exception, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_the_input_and_the_system_give_one_line(
+    error: Exception, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert leave(error) == 2
     assert capsys.readouterr() == ("", f"error: {line}\n")
 
 
-def test_a_bug_keeps_its_traceback_and_is_no_result(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_shows_its_traceback_and_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert leave(ZeroDivisionError("a bug")) == 2
     shown = capsys.readouterr().err
     assert shown.startswith("Traceback (most recent call last):")
     assert shown.endswith("ZeroDivisionError: a bug\n")
 
 
-def test_results_and_interruptions_are_left_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_exit_codes_of_results_and_interruptions_are_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     assert [leave(code=code) for code in (0, 1)] == [0, 1]
     assert leave(KeyboardInterrupt()) == 130
     assert leave(BrokenPipeError(32, "Broken pipe")) == 141
@@ -78,7 +80,7 @@ def test_output_that_cannot_be_written_is_a_failure(unbuffered: str) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes as on Unix")
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_went_away_is_no_complaint(unbuffered: str) -> None:
+def test_a_closed_pipe_gives_no_error_message(unbuffered: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:

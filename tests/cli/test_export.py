@@ -17,13 +17,13 @@ from tests.apps.export.saved_models import small_model
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """A command in this process, from a folder with nothing but a model in it."""
+    """Return a function that runs a command in this process, in a folder that contains only a model."""
     monkeypatch.chdir(tmp_path)
     small_model().save_to(tmp_path / "model.nemo")
     return lambda *arguments: CliRunner().invoke(app, ["export", *arguments])
 
 
-def test_the_result_is_told_to_people(run: Callable[..., Result]) -> None:
+def test_the_result_is_printed_as_text(run: Callable[..., Result]) -> None:
     done = run("model.nemo", "out/nest.safetensors", "--license", "mit")
     assert done.exit_code == 0, done.stderr
     assert done.stdout.startswith("wrote out/nest.safetensors, out/README.md (")
@@ -34,14 +34,14 @@ def test_the_result_is_told_to_people(run: Callable[..., Result]) -> None:
     assert "checking batch 5 of 5" in done.stderr
 
 
-def test_the_result_is_told_to_machines(run: Callable[..., Result]) -> None:
+def test_the_result_is_printed_as_json(run: Callable[..., Result]) -> None:
     done = run("model.nemo", "nest.safetensors", "--json")
     told = json.loads(done.stdout)
     assert (told["passed"], told["files"], told["largest_difference"]) == (True, ["nest.safetensors", "README.md"], 0)
     assert told["facts"]["sample_rate"] == "16000"
 
 
-def test_a_difference_is_exit_code_1_and_nothing_is_left(
+def test_a_difference_gives_exit_code_1_and_no_file_remains(
     run: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(FORMATS, ".safetensors", dataclasses.replace(FORMATS[".safetensors"], tolerance=-1.0))
@@ -62,7 +62,7 @@ def test_a_difference_is_exit_code_1_and_nothing_is_left(
         (["model.nemo", "a.pt2", "--force"], "--license, --force: only .safetensors has a model card"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(
+def test_wrong_input_gives_one_line_and_exit_code_2(
     run: Callable[..., Result], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
     done = run(*arguments)

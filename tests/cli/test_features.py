@@ -1,4 +1,4 @@
-"""`nest-ssl features` and `nest-ssl probe` as people and scripts call them."""
+"""The commands `nest-ssl features` and `nest-ssl probe`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIG = Path(__file__).parents[2] / "config" / "nest_fast-conformer.yaml"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model, tones of two heights, a file that is no audio, and a manifest of the tones."""
+    """A folder with a model, tones of two frequencies, a file that is not audio, and a manifest of the tones."""
     folder = tmp_path_factory.mktemp("speech")
     torch.manual_seed(0)
     EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG).model).save_to(folder / "model.nemo")
@@ -41,7 +41,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_skipped_audio_is_named_and_makes_exit_code_1(folder: Path, tmp_path: Path) -> None:
+def test_skipped_audio_is_named_and_gives_exit_code_1(folder: Path, tmp_path: Path) -> None:
     inputs = [folder / "0.wav", folder / "bad.wav"]
     done = run("features", folder / "model.nemo", *inputs, "--output", tmp_path / "f", "--json")
     assert done.exit_code == 1
@@ -70,7 +70,7 @@ def test_skipped_audio_is_named_and_makes_exit_code_1(folder: Path, tmp_path: Pa
         (["data", "tar", "tones.json", "--shards", "1", "--output", "tones.json/t"], "error: tones.json"),
     ],
 )
-def test_wrong_input_is_one_line_and_exit_code_2(
+def test_wrong_input_gives_one_line_and_exit_code_2(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
 ) -> None:
     monkeypatch.chdir(folder)
@@ -82,14 +82,14 @@ def test_wrong_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="a folder of Linux where nobody writes")
-def test_a_folder_where_nothing_can_be_written_is_one_line(folder: Path) -> None:
+def test_a_read_only_folder_gives_one_line(folder: Path) -> None:
     done = run("convert", folder / "model.nemo", "/proc/x.safetensors")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("error: /proc/x.safetensors: cannot be written: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_device_that_is_there_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_available_device_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usable_device(None) is None
     assert usable_device("cpu") == "cpu"
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)

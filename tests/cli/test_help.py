@@ -1,4 +1,4 @@
-"""Help and completion of every command: at once, with an example that works as it stands."""
+"""Help and completion of every command appear at once, and each example works unchanged."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "numpy", "lightning", "hydra", "onnxruntime")
-MOST_SECONDS = 1.0  # of a processor, which other programs do not change as they do the clock
-# What is left of a command when it ended: its processor time, and what it should not have loaded.
+MOST_SECONDS = 1.0  # processor time, which does not depend on other programs
+# Printed when a command ends: its processor time, and the modules that it should not have loaded.
 RUN = f"""
 import sys, time
 from nest_ssl.cli import main
@@ -39,7 +39,7 @@ SHELLS = ("bash", "zsh", "fish", "powershell")
 
 
 def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command, and every group of commands."""
+    """Yield every command and every group of commands."""
     yield path
     for name, command in getattr(group, "commands", {}).items():
         yield from commands(command, (*path, name))
@@ -50,7 +50,7 @@ LEAVES = [path for path in ALL if not any(other[: len(path)] == path and other !
 
 
 def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`nest-ssl` in a process of its own, as wide as examples need."""
+    """Run `nest-ssl` in a new process, with lines that are wide enough for the examples."""
     environment = {**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1", **variables}
     return subprocess.run(
         [sys.executable, "-c", RUN, *arguments],
@@ -102,8 +102,8 @@ def test_help_fills_its_lines(path: tuple[str, ...], columns: int) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in LEAVES if path != ("train",)], ids=" ".join)
-def test_all_that_is_written_about_options_is_shown(path: tuple[str, ...]) -> None:
-    """Rich would take words in brackets for a style."""
+def test_the_whole_help_text_of_options_is_shown(path: tuple[str, ...]) -> None:
+    """Rich would interpret words in brackets as styles."""
     told = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "160"}).stdout
     told = " ".join(told.replace("│", " ").split())
     command: Any = typer.main.get_command(app)

@@ -1,4 +1,4 @@
-"""Every file that a command writes can be read by those whom the umask lets."""
+"""Every file that a command writes has the permissions that the umask allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands show, on terminals and elsewhere."""
+"""The progress of commands, on a terminal and without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nest_ssl.cli import terminal
 from nest_ssl.cli.terminal import AudioBar, Bar, show
 
 
-def test_without_a_terminal_there_is_a_line_now_and_then(
+def test_without_a_terminal_progress_is_printed_in_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     now = 0.0
@@ -21,7 +21,7 @@ def test_without_a_terminal_there_is_a_line_now_and_then(
     assert shown.out == ""
 
 
-def test_audio_has_a_speed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_on_audio_shows_its_speed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = 0.0
     monkeypatch.setattr(terminal.time, "monotonic", lambda: now)
     bar = AudioBar("features")
@@ -38,6 +38,6 @@ def test_on_a_terminal_there_is_a_bar(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "some lines" in capsys.readouterr().err
 
 
-def test_characters_that_the_output_does_not_know_are_written_out(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_characters_that_the_encoding_lacks_are_escaped(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     show(["a.wav", "\udcff.wav"])
     assert capsysbinary.readouterr().out.split() == [b"a.wav", b"\\udcff.wav"]

@@ -1,4 +1,4 @@
-"""`--help` names every configuration and size, in the words of its file, before anything heavy is loaded."""
+"""`--help` lists every configuration and size with the first words of its file, and loads no large library."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_help_lists_every_configuration_and_size_with_a_line(
     assert [name for name, _ in listed if name in sizes] == ["small", "medium", "large", "xlarge", "xxlarge"]
 
 
-def test_what_the_sizes_say_of_themselves_is_true() -> None:
+def test_the_comments_of_the_sizes_are_true() -> None:
     large = (CONFIG / "nest_fast-conformer.yaml").read_text(encoding="utf-8")
     for path in (CONFIG / "size").glob("*.yaml"):
         text = path.read_text(encoding="utf-8")
@@ -59,7 +59,7 @@ def test_a_new_file_is_listed_too(
 
 
 @pytest.mark.parametrize("script", ["train.py", "train_with_saver.py"])
-def test_the_scripts_show_it_with_nothing_heavy_loaded(script: str) -> None:
+def test_the_scripts_show_help_without_loading_large_libraries(script: str) -> None:
     heavy = "{'torch', 'numpy', 'lightning', 'hydra'} & set(sys.modules)"
     code = (
         f"import atexit, runpy, sys; sys.argv = [{script!r}, '--help']; "

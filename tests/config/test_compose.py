@@ -34,7 +34,7 @@ def difference(name: str) -> dict[str, object]:
     return {key: value for key, value in flat(name).items() if key not in main or main[key] != value}
 
 
-def test_the_main_file_is_nemos_except_for_what_makes_it_run_anywhere() -> None:
+def test_the_main_file_differs_from_nemos_only_where_it_must_to_run_anywhere() -> None:
     ours, nemos = flat(MAIN), flat("nemo_nest_fast-conformer", NEMO_FILE)
     assert ours.keys() == nemos.keys()
     assert {key: value for key, value in ours.items() if value != nemos[key]} == {
@@ -48,7 +48,7 @@ def test_the_main_file_is_nemos_except_for_what_makes_it_run_anywhere() -> None:
     }
 
 
-def test_the_fast_file_changes_what_its_guide_says() -> None:
+def test_the_fast_file_changes_the_keys_that_its_guide_lists() -> None:
     assert difference("nest_fast-conformer_fast") == {
         "model.numerics": "fast",
         "model.train_ds.batch_size": 8,
@@ -82,7 +82,7 @@ def test_the_file_for_small_data_is_small_and_short() -> None:
     assert train_ds.batch_augmentor == validation_ds.batch_augmentor
 
 
-def test_a_size_replaces_that_of_the_file_for_small_data() -> None:
+def test_a_size_replaces_the_size_in_the_file_for_small_data() -> None:
     small, medium = load(name="nest_small_data"), load("+size=medium", name="nest_small_data")
     assert medium.model.encoder.d_model == medium.model.optim.sched.d_model == 256
     assert medium.model.optim.weight_decay == 1e-3
@@ -90,7 +90,7 @@ def test_a_size_replaces_that_of_the_file_for_small_data() -> None:
     assert medium.trainer == small.trainer
 
 
-def test_every_value_for_small_data_says_why() -> None:
+def test_every_value_for_small_data_has_a_reason() -> None:
     lines = (CONFIG / "nest_small_data.yaml").read_text(encoding="utf-8").splitlines()
     values = [line for line in lines if re.match(r" +\w+: *[^ #]", line)]
     assert len(values) > 20
@@ -121,7 +121,7 @@ def test_a_size_is_chosen_with_one_word(size: str, expected: tuple) -> None:
     assert encoder.subsampling_conv_channels == 256
 
 
-def test_an_override_beats_the_chosen_size() -> None:
+def test_an_override_takes_precedence_over_the_chosen_size() -> None:
     assert load("+size=small", "model.encoder.n_layers=2").model.encoder.n_layers == 2
 
 
@@ -135,7 +135,7 @@ def test_an_override_beats_the_chosen_size() -> None:
         (("+size=medium", "exp_manager.name=mine"), "SSL-NEST-FastConformer-medium", "mine"),
     ],
 )
-def test_sizes_do_not_share_a_folder_unless_the_run_was_named(
+def test_sizes_have_separate_folders_unless_the_run_has_a_name(
     overrides: tuple[str, ...], name: str, folder: str
 ) -> None:
     cfg = load(*overrides)
@@ -189,7 +189,7 @@ def test_any_path_can_be_typed_without_quotes(path: str) -> None:
         ["\u6570\u636e/a.json"],
     ],
 )
-def test_so_can_several_in_a_list(paths: list[str]) -> None:
+def test_several_paths_can_be_typed_as_a_list(paths: list[str]) -> None:
     typed = f"model.train_ds.manifest_filepath=[{', '.join(paths)}]"
     assert load(typed).model.train_ds.manifest_filepath == paths
 
@@ -240,13 +240,13 @@ def test_a_key_can_be_removed() -> None:
         ("name=${nothing.here}", r"name: Interpolation key 'nothing.here' not found"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_that_names_the_key(override: str, message: str) -> None:
+def test_a_mistake_gives_one_line_that_names_the_key(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load(override)
     assert "\n" not in str(caught.value)
 
 
-def test_nemos_own_file_asks_for_its_manifest() -> None:
+def test_nemos_file_needs_a_manifest() -> None:
     key = "model.train_ds.manifest_filepath"
     with pytest.raises(ConfigError, match=f"{key}: has no value; give one on the command line: {key}=<value>"):
         load(name="nemo_nest_fast-conformer", folder=NEMO_FILE)
@@ -261,14 +261,14 @@ def test_nemos_own_file_asks_for_its_manifest() -> None:
         ("- a\n- b\n", r"broken: "),
     ],
 )
-def test_a_broken_file_is_told_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_a_broken_file_gives_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "broken.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message) as caught:
         load(name="broken", folder=tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named_with_the_nearest_one() -> None:
+def test_a_missing_file_is_named_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match=r"no nest_fast-confomer.yaml in .*\(did you mean 'nest_fast-conformer'\?\)"):
         load(name="nest_fast-confomer")
 
@@ -288,7 +288,7 @@ def test_hydras_options_work_in_any_order_and_spelling(argv: list[str], monkeypa
     assert command.overrides == ["seed=1"]
 
 
-def test_a_relative_folder_is_found_here_and_else_beside_the_default_one(
+def test_a_relative_folder_is_searched_here_and_then_next_to_the_default_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

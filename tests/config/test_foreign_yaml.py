@@ -1,4 +1,4 @@
-"""A configuration file from a stranger: read or refused in one line; nothing is imported, nothing built."""
+"""An untrusted configuration file is read or refused in one line; it imports and builds nothing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def refused(folder: Path, message: str, *overrides: str) -> None:
 
 @pytest.fixture
 def payload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package that leaves a trace when it is imported; the trace, which is not there yet."""
+    """A package that creates a file when it is imported; returns the path of this file, which does not exist yet."""
     trace = tmp_path / "it ran"
     (tmp_path / "packages" / "payload").mkdir(parents=True)
     (tmp_path / "packages" / "payload" / "__init__.py").write_text(f"open({str(trace)!r}, 'w').close()")
@@ -69,14 +69,14 @@ def test_a_search_path_imports_nothing(text: str, scheme: str, payload: Path, tm
     text = text.replace("SCHEME", scheme)
     refused(write(folder, text), rf"^hydra\.searchpath: '{scheme}://payload' refused: it would run Python code")
     assert not payload.exists()
-    write(folder, text)  # Hydra by itself does, so the test would see it
+    write(folder, text)  # Hydra alone imports it, so this test can fail
     with initialize_config_dir(str(folder), version_base="1.3"), contextlib.suppress(HydraException):
         hydra_compose("foreign")
     assert payload.exists()
 
 
 class _PluginSource(FileConfigSource):
-    """What a plugin of Hydra's might bring along."""
+    """A source of configurations as a plugin of Hydra might add it."""
 
     @staticmethod
     def scheme() -> str:
@@ -90,7 +90,7 @@ def test_sources_of_plugins_are_refused(tmp_path: Path, monkeypatch: pytest.Monk
     compose(CONFIG, MAIN, [])
     monkeypatch.setitem(SourcesRegistry.instance().types, "plugin", _PluginSource)
     refused(write(tmp_path, SEARCH.replace("SCHEME", "plugin")), "No config source registered for schema plugin")
-    assert SourcesRegistry.instance().types["plugin"] is _PluginSource  # for whoever else uses Hydra
+    assert SourcesRegistry.instance().types["plugin"] is _PluginSource  # other users of Hydra still have it
 
 
 def test_files_of_other_folders_are_refused(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_the_node_of_hydra_imports_nothing(text: str, payload: Path, tmp_path: P
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_named_pipes_are_not_waited_for(tmp_path: Path) -> None:
+def test_named_pipes_cause_no_wait(tmp_path: Path) -> None:
     (tmp_path / "group").mkdir()
     os.mkfifo(tmp_path / "group" / "bad.yaml")
     refused(write(tmp_path, "defaults: [{group: bad}]"), "Could not find 'group/bad'")
@@ -140,7 +140,7 @@ def test_named_pipes_are_not_waited_for(tmp_path: Path) -> None:
     refused(tmp_path, r"--config-name: .*foreign\.yaml: is not a regular file \(a named pipe\)")
 
 
-def test_hydra_reads_files_as_ever_afterwards(tmp_path: Path) -> None:
+def test_hydra_reads_files_as_usual_afterwards(tmp_path: Path) -> None:
     compose(CONFIG, MAIN, [])
     with initialize_config_dir(str(CONFIG), version_base="1.3"):
         assert hydra_compose(MAIN).model.num_books == 1
@@ -191,7 +191,7 @@ def doubling_tables(levels: int) -> str:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_a_file_made_to_harm_is_refused_in_one_line(
+def test_a_malicious_file_is_refused_in_one_line(
     text: str | bytes, message: str, payload: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder := tmp_path / "config").mkdir()
@@ -200,19 +200,19 @@ def test_a_file_made_to_harm_is_refused_in_one_line(
     assert not payload.exists()
 
 
-def test_a_group_is_looked_at_too(tmp_path: Path) -> None:
+def test_a_group_is_checked_too(tmp_path: Path) -> None:
     (tmp_path / "group").mkdir()
     (tmp_path / "group" / "bad.yaml").write_text(laughs(30))
     refused(write(tmp_path, "defaults: [{group: bad}]"), r"bad\.yaml: refused: its aliases unfold")
 
 
-def test_ordinary_aliases_are_welcome(tmp_path: Path) -> None:
+def test_ordinary_aliases_are_accepted(tmp_path: Path) -> None:
     text = "model: &m {num_books: 2}\ntrainer: {max_steps: &s 3, log_every_n_steps: *s}\nname: '${model.num_books} & *'"
     cfg = compose(write(tmp_path, text), "foreign", [])
     assert OmegaConf.select(cfg, "trainer.log_every_n_steps") == 3
     paths = "\n".join(f"    - ${{name}}/${{part}}/{i}.json" for i in range(500))
     write(tmp_path, f"name: data\npart: train\nmodel:\n  train_ds:\n    manifest_filepath:\n{paths}\n")
-    with pytest.raises(ConfigError, match="part: no such key"):  # as far as that; not the references
+    with pytest.raises(ConfigError, match="part: no such key"):  # the references were accepted
         load(tmp_path)
 
 
@@ -233,7 +233,7 @@ def test_ordinary_aliases_are_welcome(tmp_path: Path) -> None:
         "+exp_manager.summary_writer_kwargs={_target_: os.system}",
     ],
 )
-def test_nothing_outside_the_table_is_built(
+def test_only_classes_in_the_table_are_built(
     override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.setenv("EVIL", "os.system")
@@ -273,11 +273,11 @@ def test_a_damaged_file_is_read_or_refused(at: int, cut: int, new: str, tmp_path
         ("1e999", "larger than any number"),
     ],
 )
-def test_numbers_that_are_not_what_they_look_like_are_refused(tmp_path: Path, written: str, message: str) -> None:
+def test_numbers_with_a_misleading_form_are_refused(tmp_path: Path, written: str, message: str) -> None:
     refused(write(tmp_path, f"a: 1\nb: {{c: {written}}}\n"), f"foreign.yaml: refused: line 2: .*{message}")
 
 
-def test_an_integer_without_end_on_the_command_line_is_one_line(tmp_path: Path) -> None:
+def test_a_huge_integer_on_the_command_line_gives_one_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load(write(tmp_path, "seed: 1\n"), f"seed={'9' * 4301}")
     assert "\n" not in str(caught.value)

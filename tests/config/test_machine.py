@@ -1,4 +1,4 @@
-"""Every machine that a configuration can meet, without having it."""
+"""Adjustments of a configuration to described machines, which need not exist."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_nemos_configuration_is_right_for_a_machine_with_several_gpus() -> None:
     assert adjusted(SERVER) == {}
 
 
-def test_without_a_gpu_one_process_trains_without_what_gpus_need() -> None:
+def test_without_a_gpu_one_process_trains_without_gpu_settings() -> None:
     assert adjusted(LAPTOP) == {
         "trainer.devices": 1,
         "trainer.strategy": "auto",
@@ -41,12 +41,12 @@ def test_without_a_gpu_one_process_trains_without_what_gpus_need() -> None:
 
 
 @pytest.mark.parametrize("accelerator", ["gpu", "cuda", "mps"])
-def test_a_gpu_that_is_not_there_becomes_the_cpu(accelerator: str) -> None:
+def test_a_missing_gpu_is_replaced_by_the_cpu(accelerator: str) -> None:
     assert adjusted(LAPTOP, accelerator=accelerator)["trainer.accelerator"] == "cpu"
 
 
 @pytest.mark.parametrize("accelerator", ["auto", "gpu", "mps"])
-def test_apples_gpu_is_left_alone_because_it_lacks_float64(accelerator: str) -> None:
+def test_apples_gpu_is_not_used_because_it_lacks_float64(accelerator: str) -> None:
     changes = adjust(config(accelerator=accelerator), MAC)
     (change,) = [change for change in changes if change.key == "trainer.accelerator"]
     assert change.new == "cpu"
@@ -54,11 +54,11 @@ def test_apples_gpu_is_left_alone_because_it_lacks_float64(accelerator: str) -> 
 
 
 @pytest.mark.parametrize("devices", [-1, "-1", [0], [0, 1], "0,1", 8])
-def test_gpus_asked_for_by_any_means_become_one_process_without_gpus(devices: Any) -> None:
+def test_requested_gpus_become_one_process_on_a_machine_without_gpus(devices: Any) -> None:
     assert adjusted(LAPTOP, accelerator="gpu", devices=devices)["trainer.devices"] == 1
 
 
-def test_cpu_processes_that_were_asked_for_stay() -> None:
+def test_requested_cpu_processes_are_kept() -> None:
     changes = adjusted(LAPTOP, accelerator="cpu", devices=2)
     assert "trainer.devices" not in changes
     assert "trainer.strategy" not in changes
@@ -77,12 +77,12 @@ def test_one_gpu_on_each_of_two_nodes_needs_ddp() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "auto", None])
-def test_several_gpus_on_windows_talk_over_gloo(strategy: str | None) -> None:
+def test_several_gpus_on_windows_use_gloo(strategy: str | None) -> None:
     assert adjusted(WINDOWS_GPUS, strategy=strategy)["trainer.strategy"] == GLOO_DDP
 
 
 @pytest.mark.parametrize("strategy", ["auto", None])
-def test_a_strategy_left_open_stays_open(strategy: str | None) -> None:
+def test_an_automatic_strategy_stays_automatic(strategy: str | None) -> None:
     assert "trainer.strategy" not in adjusted(SERVER, strategy=strategy)
     assert "trainer.strategy" not in adjusted(LAPTOP, strategy=strategy)
 
@@ -103,7 +103,7 @@ def test_a_strategy_left_open_stays_open(strategy: str | None) -> None:
         (LAPTOP, "64", "64"),
     ],
 )
-def test_precision_is_what_the_hardware_multiplies(machine: Machine, precision: Any, expected: Any) -> None:
+def test_precision_is_one_that_the_hardware_supports(machine: Machine, precision: Any, expected: Any) -> None:
     assert adjusted(machine, precision=precision).get("trainer.precision", precision) == expected
 
 
@@ -119,14 +119,14 @@ def test_applying_the_adjustments_leaves_nothing_to_adjust() -> None:
     assert adjust(cfg, LAPTOP) == []
 
 
-def test_each_change_is_told_in_one_line_with_its_reason() -> None:
+def test_each_change_is_reported_in_one_line_with_its_reason() -> None:
     lines = describe(adjust(config(precision="16-mixed"), LAPTOP))
     assert "trainer.precision: 16-mixed -> 32 (half precision is for GPUs)" in lines
     assert sum("pin_memory" in line for line in lines) == 1
     assert all("\n" not in line for line in lines)
 
 
-def test_a_configuration_without_a_trainer_is_left_alone() -> None:
+def test_a_configuration_without_a_trainer_is_not_changed() -> None:
     assert adjust(OmegaConf.create({}), LAPTOP) == []
 
 

@@ -12,7 +12,7 @@ def read_settings(config: dict[str, Any]) -> ExperimentSettings:
     return read(ExperimentSettings, config, "exp_manager")
 
 
-def test_nemos_defaults_hold_where_nothing_is_said() -> None:
+def test_missing_keys_have_nemos_defaults() -> None:
     settings = read_settings({})
     assert settings.create_tensorboard_logger
     assert settings.use_datetime_version
@@ -24,7 +24,7 @@ def test_nemos_defaults_hold_where_nothing_is_said() -> None:
     assert not checkpoint.always_save_nemo
 
 
-def test_null_is_a_value_only_where_the_field_has_it() -> None:
+def test_null_is_a_value_only_if_the_field_allows_it() -> None:
     settings = read_settings({"files_to_copy": None, "checkpoint_callback_params": {"every_n_epochs": None}})
     assert settings.files_to_copy == []
     assert settings.checkpoint_callback_params.every_n_epochs is None
@@ -46,7 +46,7 @@ def test_a_version_that_looks_like_a_number_is_text() -> None:
         {"checkpoint_callback_params": {"filepath": "elsewhere"}},
     ],
 )
-def test_what_is_not_built_is_refused_by_name_when_switched_on_and_accepted_when_off(node: dict[str, Any]) -> None:
+def test_unsupported_features_are_refused_when_switched_on_and_accepted_when_off(node: dict[str, Any]) -> None:
     def switched_off(value: Any) -> Any:
         return {name: switched_off(below) for name, below in value.items()} if isinstance(value, dict) else False
 

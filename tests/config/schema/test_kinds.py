@@ -43,5 +43,5 @@ def test_other_types_are_refused_with_key_and_expectation(config: dict[str, Any]
         check_values(config, HINTS, "trainer")
 
 
-def test_types_beyond_plain_values_are_left_to_their_owner() -> None:
+def test_types_that_are_not_plain_values_are_not_checked() -> None:
     check_values({"folder": 3}, HINTS, "trainer")

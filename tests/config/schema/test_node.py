@@ -1,4 +1,4 @@
-"""A node declares its keys as fields; what a configuration says of them is read, checked and named in errors."""
+"""A node declares its keys as fields; values of a configuration are read, checked, and named in errors."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def example(**config: Any) -> Example:
     return read(Example, {"rate": 3, **config}, "model.example")
 
 
-def test_defaults_hold_where_nothing_is_said() -> None:
+def test_missing_keys_have_their_defaults() -> None:
     assert example() == Example(rate=3)
     assert example().inner.size == 2
 
 
-def test_null_is_a_value_where_the_type_has_it_and_else_the_default() -> None:
+def test_null_is_a_value_if_the_type_allows_it_and_otherwise_the_default() -> None:
     settings = example(ratio=None, gain=None, files=None, inner=None)
     assert (settings.ratio, settings.gain, settings.files, settings.inner) == (0.5, None, [], Inner())
 
 
-def test_a_whole_number_is_a_number_and_true_is_none() -> None:
+def test_an_integer_is_a_number_and_true_is_not() -> None:
     assert example(ratio=2).ratio == 2
     with pytest.raises(ConfigError, match=r"model\.example\.ratio: is True; expected a number > 0"):
         example(ratio=True)
@@ -61,13 +61,13 @@ def test_text_that_looks_like_a_number_is_text() -> None:
     assert example(label=3).label == "3"
 
 
-def test_every_key_is_known_also_those_that_do_nothing() -> None:
+def test_every_key_is_known_even_without_an_effect() -> None:
     own = ["rate", "ratio", "gain", "label", "mode", "files", "inner"]
     assert keys_of(Example) == [*own, "labels", "ema", "turbo", "keep"]
     example(labels=["a"], ema={"decay": 0.1, "enable": False}, turbo=False, keep="pass")
 
 
-def test_a_single_key_is_read_whatever_the_others_are() -> None:
+def test_a_single_key_is_read_independently_of_the_others() -> None:
     assert read_value(Example, {"mode": "fast", "unknown": 3}, "mode", "model.example") == "fast"
 
 
@@ -92,7 +92,7 @@ def test_a_single_key_is_read_whatever_the_others_are() -> None:
         ({"ema": {"enable": True}}, r"model\.example\.ema\.enable: is True, which is not supported"),
     ],
 )
-def test_what_a_key_cannot_have_is_refused_with_its_full_name(config: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_refused_with_the_full_name_of_its_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{message}" if message.startswith("model") else message):
         example(**config)
 

@@ -46,10 +46,10 @@ def test_the_model_takes_nemos_keys_and_has_nemos_defaults() -> None:
         ({"model": {"optim": "adam"}}, r"^model\.optim: is 'adam'; expected keys below it"),
     ],
 )
-def test_a_wrong_value_is_named_before_anything_is_made(config: dict[str, Any], message: str) -> None:
+def test_an_invalid_value_is_named_before_anything_is_made(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_keys(config)
 
 
-def test_what_other_programs_leave_in_a_configuration_is_accepted() -> None:
+def test_keys_that_other_programs_add_are_accepted() -> None:
     check_keys({"init_strict": False, "model": {"target": "nemo.x", "nemo_version": "3.0.0"}})
