@@ -13,7 +13,7 @@ from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
-    """A few utterances of a few seconds, and one noise of each kind."""
+    """A corpus with a few utterances of a few seconds, and one noise of each kind."""
     return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=12, val=4, noise=5, seed=3)
 
 

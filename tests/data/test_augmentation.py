@@ -16,7 +16,7 @@ BOTH = pytest.mark.parametrize("augmentation", [SpeakerNoiseAugmentation, MultiS
 
 
 def make_batch(lengths: list[int], noise_lens: list[int] | None = None, seed: int = 0) -> AudioNoiseBatch:
-    """Speech of utterance i is of level i + 1 with a sign for each sample, noise is 100 times that."""
+    """Return a batch: speech of utterance i has the level i + 1 with random signs, noise has 100 times that level."""
     generator = torch.Generator().manual_seed(seed)
     noise_lens = lengths if noise_lens is None else noise_lens
     signs = torch.randint(0, 2, (len(lengths), max(lengths)), generator=generator) * 2.0 - 1.0
@@ -31,7 +31,7 @@ def make_batch(lengths: list[int], noise_lens: list[int] | None = None, seed: in
 
 
 @given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 3000), st.integers(0, 700))
-def test_segment_lengths_are_counted_choices_of_pythons_generator(seed: int, count: int, total: int, used: int) -> None:
+def test_segment_lengths_equal_choices_of_pythons_generator(seed: int, count: int, total: int, used: int) -> None:
     random.seed(seed)
     for _ in range(used):  # any position within the generator's block of 624 words
         random.random()
@@ -45,7 +45,7 @@ def test_segment_lengths_are_counted_choices_of_pythons_generator(seed: int, cou
 
 
 @BOTH
-def test_what_is_left_alone_keeps_its_noise(augmentation: type[SpeakerNoiseAugmentation]) -> None:
+def test_utterances_without_mixing_keep_their_noise(augmentation: type[SpeakerNoiseAugmentation]) -> None:
     batch = make_batch([50, 40, 30], [20, 40, 10])
     before = batch.noise.clone()
     mixed = augmentation(prob=0.0)(batch)
@@ -56,7 +56,7 @@ def test_what_is_left_alone_keeps_its_noise(augmentation: type[SpeakerNoiseAugme
 
 @BOTH
 @pytest.mark.parametrize("noise_ratio", [0.0, 1.0])
-def test_the_noisy_audio_is_audio_and_what_was_added_within_the_utterance(
+def test_noisy_audio_is_audio_plus_added_segments_within_the_utterance(
     augmentation: type[SpeakerNoiseAugmentation], noise_ratio: float
 ) -> None:
     for seed in range(10):
@@ -81,7 +81,7 @@ def test_several_segments_together_have_the_energy_ratio(ratio: float, noise_rat
 
 
 @pytest.mark.parametrize("rate", [0.25, 0.5, 1.0])
-def test_as_much_is_mixed_as_the_rate_says(rate: float) -> None:
+def test_the_rate_decides_how_much_is_mixed(rate: float) -> None:
     for augmentation in (SpeakerNoiseAugmentation, MultiSpeakerNoiseAugmentation):
         for seed in range(10):
             random.seed(seed)
@@ -89,8 +89,8 @@ def test_as_much_is_mixed_as_the_rate_says(rate: float) -> None:
             assert [int(row.count_nonzero()) for row in mixed.noise] == [int(400 * rate), int(200 * rate)]
 
 
-def test_speech_comes_from_other_speakers_and_noise_from_ones_own() -> None:
-    """Each speaker has its own level, which shows whose samples were added; all segments have the same scale."""
+def test_speech_is_taken_from_other_speakers_and_noise_from_the_own_utterance() -> None:
+    """The level of a speaker shows whose samples were added; all segments have the same scale."""
     for seed in range(20):
         random.seed(seed)
         batch = make_batch([600, 600, 600, 600], seed=seed)
@@ -106,21 +106,21 @@ def test_speech_comes_from_other_speakers_and_noise_from_ones_own() -> None:
 
 
 @BOTH
-def test_an_utterance_alone_is_mixed_with_noise(augmentation: type[SpeakerNoiseAugmentation]) -> None:
+def test_a_single_utterance_is_mixed_with_noise(augmentation: type[SpeakerNoiseAugmentation]) -> None:
     random.seed(0)
     mixed = augmentation(prob=1.0, noise_ratio=0.0, min_mix_rate=0.5, max_mix_rate=0.5)(make_batch([100]))
     assert mixed.noise.count_nonzero() == 50
 
 
 @BOTH
-def test_nothing_to_repeat_is_silence(augmentation: type[SpeakerNoiseAugmentation]) -> None:
+def test_empty_noise_is_silence(augmentation: type[SpeakerNoiseAugmentation]) -> None:
     """NeMo divides by zero."""
     random.seed(0)
     mixed = augmentation(prob=1.0, noise_ratio=1.0, min_mix_rate=0.5, max_mix_rate=0.5)(make_batch([100], [0]))
     assert torch.equal(mixed.noisy_audio, mixed.audio)
 
 
-def test_segments_that_got_no_sample_are_left_out() -> None:
+def test_segments_without_a_sample_are_skipped() -> None:
     """NeMo fails with an IndexError."""
     random.seed(0)
     augmentation = MultiSpeakerNoiseAugmentation(
@@ -129,7 +129,7 @@ def test_segments_that_got_no_sample_are_left_out() -> None:
     assert augmentation(make_batch([100])).noise.count_nonzero() == 2
 
 
-def test_an_utterance_may_be_mixed_from_end_to_end() -> None:
+def test_a_whole_utterance_may_be_mixed() -> None:
     """NeMo fails with an empty range."""
     random.seed(0)
     mixed = SpeakerNoiseAugmentation(prob=1.0, min_mix_rate=1.0, max_mix_rate=1.0)(make_batch([100, 80]))

@@ -36,7 +36,7 @@ def test_audio_is_padded_to_the_longest_and_noise_cut_to_it() -> None:
     assert batch.sample_id == ["3", "5"]
 
 
-def test_problems_come_along_and_what_was_skipped_is_counted() -> None:
+def test_problems_are_kept_and_skipped_files_counted() -> None:
     batch = collate_audio_noise([item(3, 9, USED), item(3, 3), item(5, 2, SKIPPED, SKIPPED)], None)
     assert batch.problems == (USED, SKIPPED, SKIPPED)
     assert batch.skipped == 2

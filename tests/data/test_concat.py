@@ -67,7 +67,7 @@ def test_shares_follow_the_technique(options: dict[str, Any], share: float) -> N
     assert sum(item.startswith("a") for item in items) / 3000 == pytest.approx(share, abs=0.03)
 
 
-def test_choices_are_those_of_a_seeded_numpy_generator() -> None:
+def test_choices_equal_those_of_a_seeded_numpy_generator() -> None:
     generator = np.random.RandomState(5)
     expected = "".join(generator.choice(["a", "b"], p=[0.3, 0.7]) for _ in range(20))
     dataset = concat(40, 40, sampling_technique="random", sampling_probabilities=[0.3, 0.7], seed=5)
@@ -100,13 +100,13 @@ def test_workers_share_an_epoch(workers: int) -> None:
     assert first == second
 
 
-def test_every_epoch_is_whole() -> None:
+def test_every_epoch_is_complete() -> None:
     """NeMo divides the part of a rank again in the second epoch."""
     dataset = concat(12, sampling_technique="round-robin", shuffle=False, world_size=2)
     assert list(dataset) == list(dataset) == [f"a{n}" for n in range(6)]
 
 
-def test_a_worker_with_nothing_to_read_ends() -> None:
+def test_a_worker_without_data_ends() -> None:
     assert list(concat(1, 1, global_rank=0, world_size=2)) == []
     info = type("Info", (), {"id": 1, "num_workers": 2})
     options: dict[str, Any] = {"sampling_technique": "random", "sampling_probabilities": [1.0, 0.0]}

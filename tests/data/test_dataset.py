@@ -82,7 +82,9 @@ def test_unreadable_files_are_replaced_by_the_next_readable_one_and_named(broken
         assert problem.message.endswith(f"({broken}:{number})")
 
 
-def test_the_search_goes_round_and_gives_up(write_audio: Callable, write_manifest: Callable) -> None:
+def test_the_search_continues_at_the_start_and_gives_up_after_one_round(
+    write_audio: Callable, write_manifest: Callable
+) -> None:
     bad = {"audio_filepath": "missing.wav", "duration": 1.0}
     path = write_manifest([write_audio("a.wav", np.linspace(0, 0.1, RATE)), bad, bad])
     assert AudioNoiseDataset(manifest_filepath=path, sample_rate=RATE)[1].sample_id == "0"
@@ -99,7 +101,7 @@ def test_the_strict_policy_stops_at_file_and_line(broken: str, index: int) -> No
     assert ".wav: " in str(caught.value)
 
 
-def test_channels_must_come_down_to_one(write_audio: Callable, write_manifest: Callable) -> None:
+def test_several_channels_need_a_selector(write_audio: Callable, write_manifest: Callable) -> None:
     path = write_manifest([write_audio("s.wav", np.full((RATE, 2), 0.1))])
     options: dict[str, Any] = {"manifest_filepath": path, "sample_rate": RATE, "unreadable_audio": "stop"}
     assert AudioNoiseDataset(**options, channel_selector="average")[0].audio.shape == (RATE,)
@@ -122,7 +124,7 @@ def suspicious(write_audio: Callable, write_manifest: Callable) -> str:
     return write_manifest(rows, "suspicious.json")
 
 
-def test_suspicious_files_are_used_as_they_are_and_named(suspicious: str) -> None:
+def test_suspicious_files_are_used_unchanged_and_named(suspicious: str) -> None:
     dataset = AudioNoiseDataset(manifest_filepath=suspicious, sample_rate=RATE)
     items = [dataset[index] for index in range(5)]
     assert [item.sample_id for item in items] == ["0", "1", "2", "3", "4"]

@@ -25,7 +25,7 @@ def digest(folder: Path) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_manifests_tell_the_truth_about_the_audio(corpus: DummyCorpus) -> None:
+def test_manifests_describe_the_audio_correctly(corpus: DummyCorpus) -> None:
     counts = {corpus.train_manifest: 12, corpus.val_manifest: 4, corpus.noise_manifest: 5}
     for path, count in counts.items():
         entries = load_manifest([str(path)])
@@ -47,20 +47,20 @@ def test_lengths_are_varied_and_some_noise_is_longer_than_any_utterance(corpus: 
     assert min(noises) < 12.0 < max(noises)
 
 
-def test_the_same_bytes_every_time_and_others_from_another_seed(tmp_path: Path) -> None:
+def test_one_seed_gives_the_same_bytes_and_another_seed_others(tmp_path: Path) -> None:
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         make_dummy_corpus(tmp_path / name, **SMALL, seed=seed)
     assert digest(tmp_path / "a") == digest(tmp_path / "b") != digest(tmp_path / "c")
 
 
-def test_a_complete_corpus_is_left_alone_until_forced(tmp_path: Path) -> None:
+def test_a_complete_corpus_is_kept_unless_forced(tmp_path: Path) -> None:
     made: list[int] = []
     for force in (False, False, True):
         make_dummy_corpus(tmp_path, **SMALL, force=force, progress=lambda done, total: made.append(done))
     assert made == [1, 2, 3, 4] * 2
 
 
-def test_what_is_missing_or_half_made_is_made_again(tmp_path: Path) -> None:
+def test_missing_and_incomplete_files_are_made_again(tmp_path: Path) -> None:
     make_dummy_corpus(tmp_path, **SMALL)
     complete = digest(tmp_path)
     for name in ("corpus.json", "val_manifest.json", "train/train_0001.wav"):
@@ -69,7 +69,7 @@ def test_what_is_missing_or_half_made_is_made_again(tmp_path: Path) -> None:
         assert digest(tmp_path) == complete
 
 
-def test_a_manifest_of_somebody_elses_is_not_written_over(tmp_path: Path) -> None:
+def test_a_manifest_of_the_user_is_not_overwritten(tmp_path: Path) -> None:
     mine = tmp_path / "val_manifest.json"
     mine.write_text('{"audio_filepath": "val/meeting.wav", "duration": 3.5}\n')
     for force in (False, True):
@@ -99,7 +99,7 @@ def test_the_folder_can_be_moved(tmp_path: Path) -> None:
     assert Path(str(entry.audio_file)).is_file()
 
 
-def test_files_are_read_as_they_were_written_whatever_the_system_says(
+def test_files_are_read_with_the_encoding_in_which_they_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_dummy_corpus(tmp_path, **SMALL)
@@ -115,8 +115,8 @@ def test_files_are_read_as_they_were_written_whatever_the_system_says(
     assert set(encodings) == {"utf-8"}
 
 
-def test_two_at_once_make_it_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second waits, and then finds it complete."""
+def test_two_processes_at_once_make_the_corpus_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second process waits and then finds the corpus complete."""
     made: list[int] = []
     with ThreadPoolExecutor(1) as other:
 

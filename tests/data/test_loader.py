@@ -63,7 +63,7 @@ def same(left: list[AudioNoiseBatch], right: list[AudioNoiseBatch]) -> bool:
     )
 
 
-def test_nemos_own_node_is_taken_as_it_is(config: dict[str, Any]) -> None:
+def test_nemos_node_is_accepted_unchanged(config: dict[str, Any]) -> None:
     nemo = {
         "shuffle": True,
         "num_workers": 0,
@@ -95,7 +95,7 @@ def test_training_shuffles_by_default_and_validation_does_not(config: dict[str, 
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_worker_processes_are_seeded_alike_however_they_start(config: dict[str, Any], method: str) -> None:
+def test_workers_have_the_same_seeds_for_every_start_method(config: dict[str, Any], method: str) -> None:
     if method not in torch.multiprocessing.get_all_start_methods():
         pytest.skip(f"no {method} here")
     workers = {"num_workers": 2, "multiprocessing_context": method, "prefetch_factor": 1, "persistent_workers": True}
@@ -104,12 +104,12 @@ def test_worker_processes_are_seeded_alike_however_they_start(config: dict[str, 
     assert same(first, batches(config, num_workers=2))
 
 
-def test_the_same_for_concatenated_sets(config: dict[str, Any], corpus: DummyCorpus) -> None:
+def test_concatenated_sets_give_nemos_batches(config: dict[str, Any], corpus: DummyCorpus) -> None:
     both = [str(corpus.train_manifest), str(corpus.val_manifest)]
     loader = build_dataloader({**config, "manifest_filepath": both, "is_concat": True, "num_workers": 1}, key=KEY)
     found = list(loader)
     assert sum(len(batch.sample_id) for batch in found) == 16
-    # NeMo forgets the augmentor here: then the noise is at its own level rather than scaled, and never speech
+    # NeMo does not use the augmentor here: the noise is not scaled, and no speech of other speakers is added
     assert all(torch.equal(batch.noise_len, batch.audio_len) for batch in found)
 
 
@@ -130,7 +130,7 @@ def test_rank_and_world_size_reach_concatenated_sets(config: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_batches_by_duration_hold_every_utterance_once(
+def test_batches_by_duration_contain_every_utterance_once(
     config: dict[str, Any], num_workers: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
@@ -150,13 +150,13 @@ def test_batches_by_duration_hold_every_utterance_once(
     assert same(batches(by_duration), batches(by_duration))
 
 
-def test_short_utterances_count_as_long_as_they_are_made(write_audio: Callable, write_manifest: Callable) -> None:
+def test_short_utterances_count_with_their_lengthened_duration(write_audio: Callable, write_manifest: Callable) -> None:
     rows = [write_audio(f"{index}.wav", np.full(1600, 0.1)) for index in range(8)]
     config = {"manifest_filepath": write_manifest(rows), "sample_rate": 16000, "batch_duration": 4.0}
     assert [len(batch.sample_id) for batch in build_dataloader(config, key=KEY)] == [4, 4]
 
 
-def test_an_utterance_without_a_duration_cannot_be_put_into_a_bucket(
+def test_an_utterance_without_a_duration_is_an_error_with_buckets(
     write_audio: Callable, write_manifest: Callable
 ) -> None:
     row = write_audio("a.wav", np.full(1600, 0.1))
@@ -176,7 +176,7 @@ def test_ranks_share_the_batches(config: dict[str, Any]) -> None:
     assert sorted(seen) == list(range(12))
 
 
-def test_workers_live_on_where_nemos_random_numbers_need_not_be_kept(config: dict[str, Any]) -> None:
+def test_workers_persist_if_nemos_random_numbers_are_not_needed(config: dict[str, Any]) -> None:
     workers = {**config, "num_workers": 1}
     assert not build_dataloader(workers, key=KEY).persistent_workers
     assert build_dataloader(workers, key=KEY, numerics="fast").persistent_workers
@@ -185,7 +185,7 @@ def test_workers_live_on_where_nemos_random_numbers_need_not_be_kept(config: dic
     assert not build_dataloader(workers, key="model.validation_ds", numerics="fast").persistent_workers
 
 
-def test_validation_workers_that_live_on_leave_the_generator_of_the_training_alone(config: dict[str, Any]) -> None:
+def test_persistent_validation_workers_do_not_change_the_random_numbers_of_training(config: dict[str, Any]) -> None:
     """A resumed run makes new workers, an uninterrupted one keeps them; both must continue with the same numbers."""
     options = {**config, "num_workers": 1, "persistent_workers": True}
     loader = build_dataloader(options, key="model.validation_ds", numerics="fast")
@@ -194,7 +194,7 @@ def test_validation_workers_that_live_on_leave_the_generator_of_the_training_alo
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_numerics_reach_the_noise(config: dict[str, Any], corpus: DummyCorpus) -> None:
+def test_the_noise_uses_the_numerics_of_the_run(config: dict[str, Any], corpus: DummyCorpus) -> None:
     both = [str(corpus.train_manifest), str(corpus.val_manifest)]
     assert build_dataloader(config, key=KEY, numerics="fast").dataset.numerics == "fast"  # type: ignore[attr-defined]
     concat = build_dataloader({**config, "manifest_filepath": both, "is_concat": True}, key=KEY, numerics="fast")
@@ -212,7 +212,7 @@ def test_every_key_is_read_unless_it_is_listed_as_idle_or_refused(cls: type[Load
     assert not (set(cls.IDLE) | cls.REFUSED.keys()) & settings_of(cls).keys()
 
 
-def test_reading_data_needs_none_of_the_heavy_libraries() -> None:
+def test_reading_data_needs_no_large_library() -> None:
     heavy = "{'librosa', 'scipy', 'numba', 'lightning', 'nemo'}"
     code = f"import sys, nest_ssl.data; sys.exit(str({heavy} & set(sys.modules)) if {heavy} & set(sys.modules) else 0)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PROJECT_ROOT)
@@ -278,7 +278,7 @@ def test_a_missing_manifest_names_its_key(config: dict[str, Any]) -> None:
         build_dataloader({**config, "manifest_filepath": "absent.json"}, key=KEY)
 
 
-def test_worker_options_are_left_aside_without_workers(config: dict[str, Any]) -> None:
+def test_worker_options_are_ignored_without_workers(config: dict[str, Any]) -> None:
     loader = build_dataloader({**config, "persistent_workers": True, "prefetch_factor": 4}, key=KEY)
     assert not loader.persistent_workers
     assert not (loader.pin_memory and not torch.cuda.is_available())

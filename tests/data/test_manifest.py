@@ -40,7 +40,7 @@ def test_entries_keep_their_order_over_several_files(write_manifest: Writer) -> 
     assert [entry.line for entry in manifest] == [f"{first}:1", f"{first}:2", f"{second}:1"]
 
 
-def test_files_without_kept_entries_do_not_confuse_the_lines(write_manifest: Writer) -> None:
+def test_files_without_kept_entries_do_not_shift_line_numbers(write_manifest: Writer) -> None:
     long = write_manifest([{"audio_filepath": "/long.wav", "duration": 99}], "1.json")
     good = write_manifest([{"audio_filepath": "/good.wav", "duration": 5}], "2.json")
     assert [entry.line for entry in load_manifest([long, good, long], max_duration=60)] == [f"{good}:1"]
@@ -57,21 +57,21 @@ def test_limits_are_inclusive_and_entries_without_duration_are_kept(
     assert "4 entries, 0.02 hours; dropped 2 shorter than 1 s, 1 longer than 60 s" in caplog.text
 
 
-def test_windows_and_hand_made_files_are_read(tmp_path: Path) -> None:
+def test_files_of_windows_and_files_written_by_hand_are_read(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     path.write_bytes('\ufeff{"audio_filepath": "/ä.wav"}\r\n\r\n   \r\n{"audio_filepath": "/b.wav"}'.encode())
     manifest = load_manifest([str(path)])
     assert [(entry.audio_file, entry.line) for entry in manifest] == [("/ä.wav", f"{path}:1"), ("/b.wav", f"{path}:4")]
 
 
-def test_audio_is_found_beside_the_manifest(tmp_path: Path, write_manifest: Writer) -> None:
+def test_audio_is_found_next_to_the_manifest(tmp_path: Path, write_manifest: Writer) -> None:
     (tmp_path / "wavs").mkdir()
     (tmp_path / "wavs" / "a.wav").touch()
     manifest = load_manifest([write_manifest([{"audio_filepath": "wavs/a.wav"}])])
     assert Path(str(manifest[0].audio_file)) == tmp_path / "wavs" / "a.wav"
 
 
-def test_channels_may_be_files_of_their_own(write_manifest: Writer) -> None:
+def test_channels_may_be_separate_files(write_manifest: Writer) -> None:
     manifest = load_manifest([write_manifest([{"audio_filepath": ["/a.wav", "/b.wav"]}])])
     assert manifest[0].audio_file == ["/a.wav", "/b.wav"]
 
@@ -107,7 +107,7 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, problem: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_bad_line_is_found_beyond_the_first_thousands(tmp_path: Path) -> None:
+def test_a_bad_line_is_found_after_thousands_of_lines(tmp_path: Path) -> None:
     path = tmp_path / "m.json"
     path.write_text('{"audio_filepath": "a.wav"}\n' * 2500 + "oops\n")
     with pytest.raises(ManifestError, match=r"m\.json:2501: not JSON"):
@@ -119,13 +119,13 @@ def test_a_missing_manifest_names_the_key(tmp_path: Path) -> None:
         load_manifest([str(tmp_path / "absent.json")], key="model.train_ds.manifest_filepath")
 
 
-def test_a_folder_is_no_manifest(tmp_path: Path) -> None:
+def test_a_folder_instead_of_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"manifest_filepath: '.*': is a folder; give the path"):
         load_manifest([str(tmp_path)])
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_named_pipe_is_no_manifest(tmp_path: Path) -> None:
+def test_a_named_pipe_instead_of_a_manifest_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "m.json")
     with pytest.raises(ManifestError, match=r"m\.json': is not a regular file \(a named pipe\)"):
         load_manifest([str(tmp_path / "m.json")])
@@ -136,7 +136,7 @@ LINE = b'{"audio_filepath": "a.wav", "duration": 1.0}\n'
 
 
 @pytest.mark.parametrize("form", AUDIO_FORMATS)
-def test_audio_in_place_of_a_manifest_is_recognised(tmp_path: Path, form: str) -> None:
+def test_audio_instead_of_a_manifest_is_recognised(tmp_path: Path, form: str) -> None:
     path = tmp_path / "train.wav"
     soundfile.write(path, np.random.default_rng(1).uniform(-0.1, 0.1, 16000), 16000, format=form)
     with pytest.raises(ManifestError, match=r"train\.wav' is an audio file; expected a manifest with one JSON object"):
@@ -173,27 +173,27 @@ def _zipped(content: bytes) -> bytes:
     ],
     ids=["gzip", "bzip2", "xz", "zip", "tar", "utf-16", "utf-16-le", "binary"],
 )
-def test_what_is_no_text_is_recognised(tmp_path: Path, content: bytes, kind: str) -> None:
+def test_binary_files_are_recognised(tmp_path: Path, content: bytes, kind: str) -> None:
     (tmp_path / "m.json").write_bytes(content)
     with pytest.raises(ManifestError, match=rf"m\.json' is {kind}; expected a manifest"):
         load_manifest([str(tmp_path / "m.json")])
 
 
 @pytest.mark.parametrize("start", [b"", b"\n\n", b" ", codecs.BOM_UTF8])
-def test_text_is_not_taken_for_anything_else(tmp_path: Path, start: bytes) -> None:
+def test_text_is_not_taken_for_a_binary_file(tmp_path: Path, start: bytes) -> None:
     line = '{"audio_filepath": "RIFF ID3 PK 语音 ÿþ.wav", "duration": 1.0}'.encode()
     (tmp_path / "m.json").write_bytes(start + line)
     assert len(load_manifest([str(tmp_path / "m.json")])) == 1
 
 
-def test_a_line_without_an_end_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_line_is_not_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nest_ssl.data.manifest_lines._LONGEST_LINE", 2**10)
     (tmp_path / "m.json").write_bytes(b" " * 2**20)
     with pytest.raises(ManifestError, match=r"m\.json: has a line of more than 1024 bytes"):
         load_manifest([str(tmp_path / "m.json")])
 
 
-def test_nothing_left_says_why(write_manifest: Writer) -> None:
+def test_the_error_for_an_empty_data_set_names_the_reason(write_manifest: Writer) -> None:
     rows = [{"audio_filepath": "a", "duration": 0.5}] * 2 + [{"audio_filepath": "a", "duration": 90}]
     with pytest.raises(ManifestError, match="dropped 2 shorter than 1 s, 1 longer than 60 s"):
         load_manifest([write_manifest(rows)], min_duration=1.0, max_duration=60.0)
@@ -201,7 +201,7 @@ def test_nothing_left_says_why(write_manifest: Writer) -> None:
         load_manifest([write_manifest([])])
 
 
-def test_it_travels_to_another_process_and_ends_where_it_ends(write_manifest: Writer) -> None:
+def test_a_manifest_can_be_sent_to_another_process_and_ends_where_it_ends(write_manifest: Writer) -> None:
     manifest = load_manifest([write_manifest([{"audio_filepath": "/a.wav"}, {"audio_filepath": "/b.wav"}])])
     assert list(pickle.loads(pickle.dumps(manifest))) == list(manifest)
     for index in (2, -1):
@@ -209,7 +209,7 @@ def test_it_travels_to_another_process_and_ends_where_it_ends(write_manifest: Wr
             manifest[index]
 
 
-def test_a_spawned_process_maps_the_arrays_of_a_large_one(tmp_path: Path, write_manifest: Writer) -> None:
+def test_a_spawned_process_maps_the_arrays_of_a_large_manifest(tmp_path: Path, write_manifest: Writer) -> None:
     rows = [{"audio_filepath": f"/some/folder/{number:09}.wav", "duration": number + 1.0} for number in range(200_000)]
     manifest = load_manifest([write_manifest(rows)])
     context = multiprocessing.get_context("spawn")
@@ -250,6 +250,6 @@ def test_a_million_lines_take_seconds_and_little_memory(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, path], cwd=ROOT, capture_output=True, text=True, check=True)
     lines, seconds, megabytes = map(float, done.stdout.split())
     assert lines == 1_000_000
-    assert seconds < 10  # 2 s on an idle machine; tests share theirs
-    if sys.platform == "linux":  # elsewhere the unit differs
+    assert seconds < 10  # 2 s on an idle machine; other tests may run at the same time
+    if sys.platform == "linux":  # other systems use another unit
         assert megabytes < 150

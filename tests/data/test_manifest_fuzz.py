@@ -1,4 +1,4 @@
-"""Any manifest is either read or refused with one line that names the place."""
+"""Any manifest is either read, or refused with one line that names file and line."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @example(content=b'{"audio_filepath": "a",\r"duration": 1}')
 @example(content=b'{"audio_filepath": "\\ud83d"}\n{"audio_filepath": "\\ude00"}')
 @example(content=b'{"audio_filepath": "a\\u0000b"}')
-def test_the_whole_is_what_its_lines_are_one_by_one(path: Path, content: bytes) -> None:
+def test_a_manifest_equals_its_lines_read_one_by_one(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     expected: list[tuple[Any, ...]] = []
     first_error = None
@@ -112,7 +112,7 @@ def test_the_whole_is_what_its_lines_are_one_by_one(path: Path, content: bytes) 
 
 @settings(max_examples=100, deadline=None)
 @given(rows=st.lists(good_row, min_size=1, max_size=20), end=st.sampled_from(["\n", "\r\n", "\r"]))
-def test_good_rows_come_out_as_they_went_in(path: Path, rows: list[dict[str, Any]], end: str) -> None:
+def test_valid_rows_are_read_unchanged(path: Path, rows: list[dict[str, Any]], end: str) -> None:
     path.write_bytes("".join(json.dumps(row) + end for row in rows).encode())
     manifest = load_manifest([str(path)])
     assert [manifest.path(index) for index in range(len(manifest))] == [row["audio_filepath"] for row in rows]

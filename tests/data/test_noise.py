@@ -27,12 +27,12 @@ def _warnings_start_afresh() -> None:
     [
         ("DOUBLE", RATE, 0.0),
         ("PCM_16", RATE, 0.0),
-        ("PCM_16", RATE, -3e-4),  # nearly always negative: read as a whole sooner or later
+        ("PCM_16", RATE, -3e-4),  # nearly always negative, so the file is finally read as a whole
         ("PCM_16", 8000, -3e-4),
         ("PCM_24", RATE, -3e-4),
     ],
 )
-def test_of_a_longer_file_parts_are_drawn_until_one_has_a_positive_sum(
+def test_parts_of_a_longer_file_are_drawn_until_one_has_a_positive_sum(
     write_audio: Callable, write_manifest: Callable, subtype: str, rate: int, mean: float
 ) -> None:
     noise = mean + 0.1 * np.random.default_rng(0).standard_normal(3 * rate)
@@ -52,7 +52,7 @@ def test_of_a_longer_file_parts_are_drawn_until_one_has_a_positive_sum(
         assert np.random.rand() == after
 
 
-def test_a_file_that_was_summed_is_hardly_read_again(
+def test_after_summing_a_file_only_the_used_part_is_read(
     write_audio: Callable, write_manifest: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise = np.full(3 * RATE, -0.1)
@@ -72,7 +72,7 @@ def test_a_file_that_was_summed_is_hardly_read_again(
     assert sum(counts) <= RATE + 100 * 2 * 256
 
 
-def test_a_file_that_was_written_anew_is_judged_anew(write_audio: Callable, write_manifest: Callable) -> None:
+def test_a_changed_file_is_summed_again(write_audio: Callable, write_manifest: Callable) -> None:
     for level in (-0.1, 0.1):
         row = write_audio("n.wav", np.full(3 * RATE, level), subtype="PCM_16")
         entry = load_noise_manifest(write_manifest([row]))[0]
@@ -84,7 +84,7 @@ def test_a_file_that_was_written_anew_is_judged_anew(write_audio: Callable, writ
         assert np.random.rand() == after.rand()
 
 
-def test_a_manifest_that_promises_more_than_the_file_has_is_an_error_however_often_it_was_read(
+def test_a_file_shorter_than_its_manifest_says_is_an_error_at_every_read(
     write_audio: Callable, write_manifest: Callable
 ) -> None:
     row = {**write_audio("n.wav", np.full(RATE, -0.1), subtype="PCM_16"), "duration": 1.2}
@@ -100,7 +100,7 @@ def test_a_manifest_that_promises_more_than_the_file_has_is_an_error_however_oft
         assert np.random.rand() == after.rand()
 
 
-def test_fast_takes_the_first_part_that_has_any_sound(write_audio: Callable, write_manifest: Callable) -> None:
+def test_fast_takes_the_first_part_that_is_not_silent(write_audio: Callable, write_manifest: Callable) -> None:
     rows = [
         write_audio("below.wav", np.full(3 * RATE, -0.1), subtype="PCM_16"),
         write_audio("late.wav", np.where(np.arange(3 * RATE) < 2.5 * RATE, 0.0, -0.1), subtype="PCM_16"),
@@ -203,7 +203,7 @@ def test_no_noise_data_draws_nothing() -> None:
     assert np.random.rand() == expected
 
 
-def test_an_unreadable_file_is_an_error_of_its_own(write_manifest: Callable) -> None:
+def test_an_unreadable_file_has_its_own_error_class(write_manifest: Callable) -> None:
     with pytest.raises(AudioError, match=r"absent\.wav: no such file"):
         load_noise_audio(load_noise_manifest(write_manifest([{"audio_filepath": "absent.wav"}]))[0], RATE)
 

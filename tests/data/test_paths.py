@@ -9,7 +9,7 @@ from nest_ssl.data.paths import PROJECT_ROOT, resolve_path, split_paths
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory beside a manifest's folder."""
+    """A working directory next to the folder of a manifest."""
     (tmp_path / "work").mkdir()
     (tmp_path / "manifests").mkdir()
     monkeypatch.chdir(tmp_path / "work")
@@ -24,18 +24,18 @@ def test_the_manifests_folder_comes_before_the_working_directory(work: Path) -> 
     assert Path(resolve_path("a.wav", folder)) == work / "manifests" / "a.wav"
 
 
-def test_absolute_and_home_paths_stand_as_they_are(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_and_home_paths_are_unchanged(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(work))
     monkeypatch.setenv("USERPROFILE", str(work))
     assert resolve_path(str(work / "x.wav"), "elsewhere") == str(work / "x.wav")
     assert Path(resolve_path("~/x.wav", "elsewhere")) == work / "x.wav"
 
 
-def test_a_path_that_exists_nowhere_is_given_back(work: Path) -> None:
+def test_a_path_that_does_not_exist_is_returned(work: Path) -> None:
     assert resolve_path("nowhere/x.wav", str(work)) == "nowhere/x.wav"
 
 
-def test_the_projects_name_stands_for_the_working_directory_or_its_own_folder(work: Path) -> None:
+def test_the_name_of_the_project_means_the_working_directory_or_its_folder(work: Path) -> None:
     assert Path(resolve_path("nest_ssl_project/pyproject.toml")) == PROJECT_ROOT / "pyproject.toml"
     (work / "work" / "pyproject.toml").touch()
     assert resolve_path("nest_ssl_project/pyproject.toml") == "pyproject.toml"
@@ -45,5 +45,5 @@ def test_the_projects_name_stands_for_the_working_directory_or_its_own_folder(wo
 
 
 @pytest.mark.parametrize("value", ["a,b,c", "a, b ,c,", ["a", "b", "c"], [["a", "b"], "c"], ["a,b", ["c"]]])
-def test_paths_come_as_a_string_or_a_list(value: object) -> None:
+def test_paths_may_be_a_string_or_a_list(value: object) -> None:
     assert split_paths(value) == ["a", "b", "c"]  # type: ignore[arg-type]

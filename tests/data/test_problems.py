@@ -43,7 +43,7 @@ def kinds(entry: ManifestEntry, **options: Any) -> list[str]:
         return [found.kind]
 
 
-def test_samples_are_those_of_the_file(entry: Entry) -> None:
+def test_the_samples_equal_those_of_the_file(entry: Entry) -> None:
     part = entry(rate=22050, offset=0.5, duration=1.0)
     for options in ({}, {"target_sr": RATE}, {"target_sr": RATE, "trim": True}, {"int_values": True}):
         expected = AudioSegment.from_file(part.audio_file, offset=0.5, duration=1.0, **options)  # type: ignore[arg-type]
@@ -53,16 +53,16 @@ def test_samples_are_those_of_the_file(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite(entry: Entry, value: float) -> None:
+def test_samples_that_are_not_finite_are_a_problem(entry: Entry, value: float) -> None:
     samples = SOUND.copy()
     samples[-1] = value
     assert kinds(entry(samples)) == ["not_finite"]
-    assert kinds(entry(samples, offset=0, duration=1.0)) == []  # the part that is used is sound
+    assert kinds(entry(samples, offset=0, duration=1.0)) == []  # the part that is used has finite samples
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, -1.0])
 @pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
-def test_all_samples_the_same_is_silence_and_one_other_is_not(entry: Entry, value: float, subtype: str) -> None:
+def test_only_constant_samples_are_silence(entry: Entry, value: float, subtype: str) -> None:
     samples = np.full(RATE, value)
     assert kinds(entry(samples, subtype=subtype)) == ["silent"]
     samples[-1] = 0.5
@@ -95,11 +95,11 @@ def test_channels_need_a_selector(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("name", ["nowhere.wav", "no\ud800where.wav"])
-def test_what_is_not_there(name: str) -> None:
+def test_a_missing_file_is_a_problem(name: str) -> None:
     assert kinds(ManifestEntry(name, 1.0, 0.0, "m.json:1")) == ["unreadable"]
 
 
-def test_what_is_not_audio(tmp_path: Path) -> None:
+def test_a_file_that_is_not_audio_is_a_problem(tmp_path: Path) -> None:
     for number, content in enumerate((b"", b"RIFF no audio", bytes(1000))):
         (tmp_path / f"{number}.wav").write_bytes(content)
         assert kinds(ManifestEntry(str(tmp_path / f"{number}.wav"), 1.0, 0.0, "m.json:1")) == ["unreadable"]
@@ -118,7 +118,7 @@ def test_counts_follow_the_order_of_the_kinds() -> None:
     assert count_by_kind([]) == ""
 
 
-def test_warnings_name_each_problem_once_and_only_the_first(
+def test_warnings_name_only_the_first_file_of_each_problem(
     caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
 ) -> None:
     found = [Problem("silent", f"{n}.wav", f"m.json:{n}", f"{n}.wav: is silent (m.json:{n})") for n in range(9)]

@@ -25,15 +25,15 @@ def sign_of(samples: np.ndarray, start: int = 0, stop: int | None = None) -> int
     mean=st.sampled_from([0.0, 1e-7, -1e-4, 0.1]),
     closed=st.booleans(),
 )
-def test_it_is_the_sign_of_pythons_sum(length: int, seed: int, scale: float, mean: float, closed: bool) -> None:
+def test_the_sign_equals_that_of_pythons_sum(length: int, seed: int, scale: float, mean: float, closed: bool) -> None:
     samples = (scale * (mean + np.random.default_rng(seed).standard_normal(length))).astype(np.float32)
-    if closed and length:  # the true sum is as good as zero: rounding alone decides
+    if closed and length:  # the true sum is almost zero, so rounding decides
         samples[-1] = -math.fsum(samples[:-1].tolist())
     assert sign_of(samples) == sign(float(sum(samples)))
 
 
 @given(start=st.integers(0, 4000), length=st.integers(0, 4000), seed=st.integers(0, 100))
-def test_integers_have_the_sign_of_the_floats_they_stand_for(start: int, length: int, seed: int) -> None:
+def test_integers_have_the_sign_of_the_floats_that_they_represent(start: int, length: int, seed: int) -> None:
     integers = np.random.default_rng(seed).integers(-(2**15), 2**15, 4000, dtype=np.int16)
     floats = integers * np.float32(2.0**-15)
     stop = start + length

@@ -9,7 +9,7 @@ from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.synthesis import Voice, speech
 
 
-def test_short_time_spectra_are_undone_by_overlap_and_add() -> None:
+def test_overlap_add_inverts_short_time_spectra() -> None:
     signal = RandomState(0).standard_normal(5000)
     frames = -(-5000 // synthesis.HOP)
     rebuilt = synthesis._signal(synthesis._spectra(signal, frames), 5000)
@@ -17,7 +17,7 @@ def test_short_time_spectra_are_undone_by_overlap_and_add() -> None:
 
 
 @pytest.mark.parametrize("length", [16000, 16001, 40000])
-def test_speech_has_the_length_asked_for_and_a_peak_of_one(length: int) -> None:
+def test_speech_has_the_requested_length_and_a_peak_of_one(length: int) -> None:
     samples = speech(Voice.number(0, seed=0), length, RandomState(1))
     assert len(samples) == length
     assert np.abs(samples).max() == pytest.approx(1.0)

@@ -1,4 +1,4 @@
-"""A line's duration and offset mean the same to every engine: manifest, tar files and lhotse."""
+"""Duration and offset of a line have the same meaning for every engine: manifest, tar files and lhotse."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two clips of a second, as files and in a tar file."""
     folder = tmp_path_factory.mktemp("times")
     with tarfile.open(folder / "audio_0.tar", "w") as tar:
-        for name in ("odd.wav", "good.wav"):  # problems travel with the utterance that follows
+        for name in ("odd.wav", "good.wav"):  # problems are reported with the next utterance
             soundfile.write(folder / name, 0.1 * np.random.default_rng(1).standard_normal(RATE), RATE)
             info = tarfile.TarInfo(name)
             info.size = (folder / name).stat().st_size
@@ -60,14 +60,14 @@ numbers = st.one_of(st.floats(), st.integers(), st.booleans(), st.text(max_size=
 
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
-def test_what_is_no_duration_is_refused_by_all_with_the_same_words(folder: Path, value: Any) -> None:
+def test_an_invalid_duration_is_refused_by_all_engines_with_the_same_message(folder: Path, value: Any) -> None:
     said = {outcome(folder, engine, {"duration": value}) for engine in ENGINES}
     assert len(said) == 1
     assert said.pop().startswith(f"{folder / 'manifest.json'}:1: duration is ")
 
 
 @pytest.mark.parametrize("value", ODD, ids=lambda value: repr(value)[:12])
-def test_what_is_no_offset_is_refused_by_all_with_the_same_words(folder: Path, value: Any) -> None:
+def test_an_invalid_offset_is_refused_by_all_engines_with_the_same_message(folder: Path, value: Any) -> None:
     outcomes = [outcome(folder, engine, {"duration": 0.5, "offset": value}) for engine in ENGINES]
     assert outcomes[0] == outcomes[1] == outcomes[2]
     is_zero = type(value) in (int, float) and value == 0
@@ -77,7 +77,7 @@ def test_what_is_no_offset_is_refused_by_all_with_the_same_words(folder: Path, v
 
 @pytest.mark.parametrize("value", HUGE)
 @pytest.mark.parametrize("offset", [None, 0.0, 0.25])
-def test_what_is_longer_than_its_file_is_cut_there_and_reported(
+def test_a_duration_beyond_the_end_of_the_file_is_cut_and_reported(
     folder: Path, value: float, offset: float | None
 ) -> None:
     times = {"duration": value} | ({} if offset is None else {"offset": offset})
@@ -85,7 +85,7 @@ def test_what_is_longer_than_its_file_is_cut_there_and_reported(
 
 
 @pytest.mark.parametrize("value", HUGE)
-def test_what_begins_after_its_file_is_skipped_and_counted(folder: Path, value: float) -> None:
+def test_an_offset_beyond_the_end_of_the_file_is_skipped_and_counted(folder: Path, value: float) -> None:
     times = {"duration": 0.5, "offset": value}
     assert [outcome(folder, engine, times) for engine in ENGINES] == [["empty"]] * 3
 
@@ -104,7 +104,7 @@ def test_all_engines_agree_on_any_times(folder: Path, duration: Any, offset: Any
 
 @pytest.mark.parametrize("name", ["duration", "start", "offset of a track"])
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-def test_the_times_of_cuts_are_held_to_the_same(folder: Path, tmp_path: Path, name: str, value: float) -> None:
+def test_the_times_of_cuts_are_checked_in_the_same_way(folder: Path, tmp_path: Path, name: str, value: float) -> None:
     recording = Recording.from_file(folder / "good.wav")
     line = MonoCut("c", 0.0, 1.0, 0, recording=recording).to_dict()
     if name == "offset of a track":
@@ -119,7 +119,7 @@ def test_the_times_of_cuts_are_held_to_the_same(folder: Path, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("seconds", [1e308, 1e7])
-def test_a_cut_that_claims_years_does_not_pad_the_others_to_them(folder: Path, tmp_path: Path, seconds: float) -> None:
+def test_a_cut_that_states_years_does_not_pad_the_others(folder: Path, tmp_path: Path, seconds: float) -> None:
     good = Recording.from_file(folder / "good.wav")
     lines = [good.to_cut().to_dict(), {**good.to_cut().to_dict(), "id": "liar", "duration": seconds}]
     lines[1]["recording"] = {**lines[1]["recording"], "duration": seconds, "num_samples": 10**12}
@@ -131,6 +131,6 @@ def test_a_cut_that_claims_years_does_not_pad_the_others_to_them(folder: Path, t
 
 
 @pytest.mark.parametrize("rate", [0, 1, -16000, 4_000_000_000, "16000", True, math.nan])
-def test_a_stated_rate_that_is_none_is_refused(folder: Path, rate: Any) -> None:
+def test_an_invalid_stated_rate_is_refused(folder: Path, rate: Any) -> None:
     said = outcome(folder, "lhotse", {"duration": 1.0, "sampling_rate": rate})
     assert str(said).startswith(f"{folder / 'manifest.json'}:1: sampling_rate is ")

@@ -62,26 +62,26 @@ def little_memory() -> Iterator[None]:
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("rate", [1, 999, 1_000_001, 2_000_000_000])
-def test_a_rate_that_no_recording_has_is_refused(rate: int) -> None:
+def test_an_impossible_sample_rate_is_refused(rate: int) -> None:
     with pytest.raises(AudioError, match=rf"^a: its header says {rate} Hz; expected 1000 to 1000000 Hz"):
         segment(wav(rate))
 
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("content", [wav(0), wav(4_000_000_000), wav(channels=65535), flac(rate=1)])
-def test_other_headers_that_make_no_sense_are_errors_too(content: bytes) -> None:
+def test_other_impossible_headers_are_errors_too(content: bytes) -> None:
     with pytest.raises(AudioError):
         segment(content)
 
 
 @pytest.mark.parametrize("rate", [1000, 8000, 44100, 192000, 1_000_000])
-def test_a_rate_that_a_recording_has_is_read(rate: int) -> None:
+def test_a_possible_sample_rate_is_read(rate: int) -> None:
     assert len(segment(wav(rate)).samples) == -(-len(SAMPLES) * RATE // rate)
 
 
 @pytest.mark.usefixtures("little_memory")
-@pytest.mark.parametrize("frames", [2**36 - 1, 2**29, 0])  # 0 stands for unknown
-def test_a_length_that_is_not_there_is_refused(frames: int) -> None:
+@pytest.mark.parametrize("frames", [2**36 - 1, 2**29, 0])  # 0 means unknown
+def test_a_stated_length_beyond_the_end_is_refused(frames: int) -> None:
     with pytest.raises(AudioError, match=r"^a: has [0-9]+ samples by its header, more than 268435456 at once"):
         segment(flac(frames=frames))
     with pytest.raises(AudioError, match=r"^a: has [0-9]+ samples"):
@@ -95,14 +95,14 @@ def test_a_stated_part_of_such_a_file_is_read() -> None:
     assert len(segment(flac(frames=2**36 - 1), duration=0.05).samples) == 800
 
 
-def test_what_resampling_would_make_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_after_resampling_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MOST_SAMPLES", 2 * len(SAMPLES))
     assert len(segment(wav(RATE // 2)).samples) == 2 * len(SAMPLES)
     with pytest.raises(AudioError, match=r"^a: has 8000 samples"):
         segment(wav(RATE // 4))
 
 
-def test_channels_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_includes_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "MOST_SAMPLES", len(SAMPLES) - 1)
     with pytest.raises(AudioError, match=r"^a: has 500 samples of 4 channels by its header"):
         segment(wav(channels=4))
@@ -118,7 +118,7 @@ def test_huge_offsets_are_errors_and_huge_durations_mean_to_the_end(form: str, s
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_named_pipe_causes_no_wait(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.wav")
     with pytest.raises(AudioError, match=r"a\.wav: is not a regular file \(a named pipe\)"):
         AudioSegment.from_file(str(tmp_path / "a.wav"))
@@ -127,12 +127,12 @@ def test_a_named_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no devices as files here")
-def test_a_device_is_no_audio() -> None:
+def test_a_device_is_refused() -> None:
     with pytest.raises(AudioError, match=r"^/dev/zero: is not a regular file \(a device\)"):
         open_audio("/dev/zero")
 
 
-@pytest.mark.filterwarnings("error")  # such as a traceback that a callback of libsndfile has printed
+@pytest.mark.filterwarnings("error")  # such as a traceback in a callback of libsndfile
 @pytest.mark.parametrize("form", FORMATS)
 def test_damaged_headers_give_audio_or_an_error(form: str) -> None:
     good = encoded(form)

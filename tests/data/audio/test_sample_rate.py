@@ -17,13 +17,13 @@ def test_equals_librosa_bit_for_bit(rate: int, length: int) -> None:
     np.testing.assert_array_equal(ours, expected)
 
 
-def test_channels_are_resampled_one_by_one_as_librosa_does() -> None:
+def test_channels_are_resampled_separately_as_librosa_does() -> None:
     samples = np.random.default_rng(0).standard_normal((5000, 3)).astype(np.float32)  # (S, C)
     expected = librosa.resample(samples.T, orig_sr=44100, target_sr=16000).T
     np.testing.assert_array_equal(resample(samples, 44100, 16000), expected)
 
 
-def test_same_rate_and_nothing_to_resample_come_back_unchanged() -> None:
+def test_the_same_rate_and_empty_audio_are_returned_unchanged() -> None:
     samples = np.ones(10, np.float32)
     assert resample(samples, 16000, 16000) is samples
     assert len(resample(samples[:0], 8000, 16000)) == 0

@@ -61,7 +61,7 @@ def test_offset_and_duration_cut_at_the_files_own_rate(tmp_path: Path, noise: np
     np.testing.assert_array_equal(samples, noise[4000:6000].astype(np.float32))
 
 
-def test_a_duration_beyond_the_end_gives_what_there_is(tmp_path: Path, noise: np.ndarray) -> None:
+def test_a_duration_beyond_the_end_stops_at_the_end(tmp_path: Path, noise: np.ndarray) -> None:
     assert len(AudioSegment.from_file(write(tmp_path / "a.wav", noise), offset=0.9, duration=5.0).samples) == 1600
 
 
@@ -87,7 +87,7 @@ def test_a_channel_or_the_average_is_selected(stereo: str, noise: np.ndarray, se
     assert samples.flags.c_contiguous
 
 
-def test_several_channels_stay_side_by_side(stereo: str) -> None:
+def test_several_channels_are_read_as_columns(stereo: str) -> None:
     assert AudioSegment.from_file(stereo, target_sr=8000, channel_selector=[1, 0]).samples.shape == (8000, 2)
 
 
@@ -97,7 +97,7 @@ def test_several_channels_without_a_selector_say_what_to_set(stereo: str) -> Non
 
 
 @pytest.mark.parametrize("selector", [2, [0, 2], [], "left"])
-def test_a_channel_that_is_not_there_is_an_error(stereo: str, selector: object) -> None:
+def test_a_missing_channel_is_an_error(stereo: str, selector: object) -> None:
     with pytest.raises(AudioError, match="not among them"):
         AudioSegment.from_file(stereo, channel_selector=selector)  # type: ignore[arg-type]
 
@@ -118,7 +118,7 @@ def test_files_can_be_the_channels_of_one_signal(tmp_path: Path, noise: np.ndarr
         AudioSegment.from_file([left, short], channel_selector=0)
 
 
-def test_what_is_not_audio_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_audio_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text.wav"
     text.write_text("not audio")
     reasons = {text: "cannot be read as audio: ", tmp_path / "missing.wav": "no such file", tmp_path: "is a folder"}
@@ -135,14 +135,14 @@ def test_an_offset_beyond_the_end_is_an_error(tmp_path: Path, noise: np.ndarray)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_samples_that_are_no_numbers_are_an_error(tmp_path: Path, noise: np.ndarray, value: float) -> None:
+def test_samples_that_are_not_finite_are_an_error(tmp_path: Path, noise: np.ndarray, value: float) -> None:
     noise[17] = value
     with pytest.raises(AudioError, match="NaN or infinite"):
         AudioSegment.from_file(write(tmp_path / "a.wav", noise, subtype="FLOAT"))
 
 
 @pytest.mark.parametrize("name", ["a.wav", "a.flac"])
-def test_parts_of_an_open_file_are_those_read_one_by_one(tmp_path: Path, noise: np.ndarray, name: str) -> None:
+def test_parts_of_an_open_file_equal_separate_reads(tmp_path: Path, noise: np.ndarray, name: str) -> None:
     path = write(tmp_path / name, noise, subtype="PCM_16")
     with AudioFile(path) as file:
         assert file.is_16_bit(16000)
@@ -154,11 +154,11 @@ def test_parts_of_an_open_file_are_those_read_one_by_one(tmp_path: Path, noise: 
 
 
 @pytest.mark.parametrize(("channels", "subtype"), [(2, "PCM_16"), (1, "PCM_24"), (1, "FLOAT")])
-def test_only_one_channel_of_16_bits_is_given_as_integers(tmp_path: Path, channels: int, subtype: str) -> None:
+def test_only_16_bit_mono_is_read_as_integers(tmp_path: Path, channels: int, subtype: str) -> None:
     with AudioFile(write(tmp_path / "a.wav", np.zeros((100, channels)), subtype=subtype)) as file:
         assert not file.is_16_bit(16000)
 
 
-def test_a_file_is_opened_when_it_is_read(tmp_path: Path) -> None:
+def test_a_file_is_opened_only_when_it_is_read(tmp_path: Path) -> None:
     with AudioFile(str(tmp_path / "missing.wav")) as file, pytest.raises(AudioError, match="no such file"):
         file.segment()

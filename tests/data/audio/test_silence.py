@@ -8,7 +8,7 @@ from nest_ssl.data.audio.silence import frame_loudness, trim_silence
 
 
 def faded_noise(seed: int, length: int) -> np.ndarray:
-    """Noise that is quiet at the start and fades at both ends, by random amounts."""
+    """Return noise that is quiet at the start and fades at both ends, by random amounts."""
     rng = np.random.default_rng(seed)
     fade = 10.0 ** (-np.abs(np.linspace(-1, 1, length)) * rng.uniform(0, 6))
     fade[: length // 5] *= 10.0 ** -rng.uniform(2, 5)
@@ -25,7 +25,7 @@ def test_equals_librosa_bit_for_bit(seed: int, length: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_of_several_channels_the_loudest_decides(seed: int) -> None:
+def test_the_loudest_of_several_channels_decides(seed: int) -> None:
     samples = np.stack([faded_noise(seed, 20000), 0.3 * faded_noise(seed + 100, 20000)[::-1]], axis=1)  # (S, C)
     np.testing.assert_array_equal(trim_silence(samples), librosa.effects.trim(samples.T)[0].T)
 

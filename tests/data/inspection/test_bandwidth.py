@@ -30,7 +30,7 @@ def in_16_bits(samples: np.ndarray, peak: float) -> np.ndarray:
 
 @pytest.mark.parametrize("peak", [0.9, 0.1])
 @pytest.mark.parametrize(("rate", "bandwidth"), [(16000, 8000), (11025, 5512.5), (8000, 4000)])
-def test_a_lower_rate_on_the_way_leaves_its_mark(rate: int, bandwidth: float, peak: float) -> None:
+def test_an_earlier_lower_sample_rate_is_detected(rate: int, bandwidth: float, peak: float) -> None:
     for voice in VOICES:
         there = in_16_bits(soxr.resample(voice, RATE, rate), peak)
         assert measure_bandwidth(there, rate) == min(rate / 2, bandwidth)
@@ -54,12 +54,12 @@ def test_hum_pauses_and_a_constant_do_not_change_it() -> None:
 
 
 @pytest.mark.parametrize("samples", [np.zeros(RATE), np.zeros(0), np.ones(10)], ids=len)
-def test_where_nothing_is_heard_nothing_is_told(samples: np.ndarray) -> None:
+def test_silence_has_no_bandwidth(samples: np.ndarray) -> None:
     assert math.isnan(measure_bandwidth(samples, RATE))
     assert not is_narrow(math.nan, RATE)
 
 
-def test_narrow_is_what_a_model_of_this_rate_misses() -> None:
+def test_narrow_band_depends_on_the_rate_of_the_model() -> None:
     assert [is_narrow(4000, rate) for rate in (8000, 16000)] == [False, True]
     assert not is_narrow(8000, 16000)
 
@@ -82,7 +82,7 @@ def mixed(corpus: DummyCorpus, tmp_path: Path) -> str:
     return str(manifest)
 
 
-def test_a_sample_of_files_is_the_same_each_time_and_touches_no_random_numbers(mixed: str) -> None:
+def test_the_sampled_files_are_always_the_same_and_need_no_random_numbers(mixed: str) -> None:
     manifest = load_manifest([mixed])
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002
@@ -95,7 +95,7 @@ def test_a_sample_of_files_is_the_same_each_time_and_touches_no_random_numbers(m
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before  # type: ignore[index]  # noqa: NPY002
 
 
-def test_what_cannot_be_read_is_left_to_others(mixed: str, write_manifest: Callable[..., str]) -> None:
+def test_unreadable_files_are_ignored(mixed: str, write_manifest: Callable[..., str]) -> None:
     (Path(mixed).parent / "0.wav").write_text("no audio")
     (Path(mixed).parent / "3.wav").unlink()
     found = estimate_narrow_band([load_manifest([mixed])], 16000, 100)

@@ -59,7 +59,7 @@ def test_many_changes_are_counted(make: Make, tmp_path: Path) -> None:
     assert change.what == f"12 -> 7 utterances: 5 removed ({', '.join(NAMES[7:10])} and 2 more)"
 
 
-def test_lines_in_another_order_are_noticed_whatever_the_order(make: Make, tmp_path: Path) -> None:
+def test_any_other_order_of_lines_is_noticed(make: Make, tmp_path: Path) -> None:
     for seed in range(5):
         shuffled = random.Random(seed).sample(NAMES, len(NAMES))
         change = changes(make(NAMES, "1.json"), make(shuffled, "2.json"), tmp_path)
@@ -75,7 +75,7 @@ def test_a_corpus_that_was_moved_is_the_same(make: Make, tmp_path: Path) -> None
     assert change.same_order
 
 
-def test_a_corpus_whose_files_have_other_names_is_told_by_its_durations(make: Make, tmp_path: Path) -> None:
+def test_a_corpus_with_renamed_files_is_recognised_by_its_durations(make: Make, tmp_path: Path) -> None:
     old, new = make(NAMES, "1.json"), make([path + ".flac" for path in NAMES], "2.json")
     renamed = DataSet(new.manifests)
     np.copyto(renamed.manifests[0].durations, old.manifests[0].durations)
@@ -91,14 +91,14 @@ def test_clips_of_one_length_under_other_names_are_another_corpus(make: Make, tm
     assert change.nothing_in_common
 
 
-def test_folders_tell_files_of_one_name_and_length_apart(make: Make, tmp_path: Path) -> None:
+def test_folders_distinguish_files_of_the_same_name_and_length(make: Make, tmp_path: Path) -> None:
     clips = [f"/data/speaker_{speaker}/clip_{clip}.wav" for speaker in range(3) for clip in range(4)]
     change = changes(make(clips, "1.json", 10.0), make([*clips[4:], *clips[:4]], "2.json", 10.0), tmp_path)
     assert change is not None
     assert "4 in another place" in change.what
 
 
-def test_without_the_file_of_lines_the_change_is_still_said(make: Make, tmp_path: Path) -> None:
+def test_without_the_file_of_lines_the_change_is_still_reported(make: Make, tmp_path: Path) -> None:
     old, new = make(NAMES, "1.json"), make(NAMES[1:], "2.json")
     former = {KEY: old.fingerprint()}
     write_lines({KEY: old}, former, tmp_path)
@@ -111,7 +111,7 @@ def test_without_the_file_of_lines_the_change_is_still_said(make: Make, tmp_path
         assert "not known" in change.what
 
 
-def test_a_file_of_lines_that_would_unfold_is_not_read(make: Make, tmp_path: Path) -> None:
+def test_a_file_of_lines_that_expands_too_far_is_not_read(make: Make, tmp_path: Path) -> None:
     former = {KEY: make(NAMES).fingerprint()}
     path = lines_file(former, tmp_path)
     path.parent.mkdir()
@@ -120,7 +120,9 @@ def test_a_file_of_lines_that_would_unfold_is_not_read(make: Make, tmp_path: Pat
     assert read_lines(KEY, former, [tmp_path]) is None
 
 
-def test_of_very_many_lines_positions_are_named(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_positions_are_named_instead_of_very_many_lines(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(data_changes, "_MOST_NAMES", 5)
     change = changes(make(NAMES, "1.json"), make(NAMES[:-1], "2.json"), tmp_path)
     assert change is not None
@@ -136,7 +138,7 @@ def test_digests_depend_on_the_line_alone(make: Make) -> None:
     assert len(np.unique(together)) == 100
 
 
-def test_a_fingerprint_survives_a_checkpoint_and_nothing_else_is_one(make: Make) -> None:
+def test_a_fingerprint_is_restored_from_a_checkpoint_and_other_values_are_refused(make: Make) -> None:
     fingerprint = make(NAMES).fingerprint()
     assert Fingerprint.from_plain(fingerprint.plain()) == fingerprint
     for wrong in (None, 3, [], {}, {**fingerprint.plain(), "utterances": "12"}, {**fingerprint.plain(), "files": [1]}):

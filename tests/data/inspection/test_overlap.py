@@ -30,7 +30,7 @@ def row(name: str, duration: float | None = 2.0, **fields: Any) -> dict[str, Any
     return {"audio_filepath": name, "duration": duration, **fields}
 
 
-def test_parts_are_those_of_a_naive_search() -> None:
+def test_overlapping_parts_equal_those_of_a_naive_search() -> None:
     draw = random.Random(1)
     sides = []
     for count in (300, 200):
@@ -88,7 +88,7 @@ def test_relative_names_mean_the_folder_of_their_manifest_or_the_working_directo
 ) -> None:
     (tmp_path / "v" / "a").mkdir(parents=True)
     (tmp_path / "v" / "a" / "x.wav").touch()
-    assert overlap([row("a/x.wav")], [row("a/x.wav")], "v/") is None  # two files of one name
+    assert overlap([row("a/x.wav")], [row("a/x.wav")], "v/") is None  # two files with the same name
     assert overlap([row("v/a/x.wav")], [row("a/x.wav")], "v/") is not None
     monkeypatch.chdir(tmp_path)
     assert overlap([row("v/a/x.wav")], [row("v/a/x.wav")], "v/") is not None
@@ -115,7 +115,7 @@ def test_members_of_tar_files_are_compared_by_name_and_duration(overlap: Callabl
     assert "by name and duration" in str(found)
 
 
-def test_names_of_all_lengths_are_told_apart(overlap: Callable[..., Overlap | None]) -> None:
+def test_names_of_all_lengths_are_distinguished(overlap: Callable[..., Overlap | None]) -> None:
     names = [f"{'ab' * length}{last}" for length in range(20) for last in "xyz"]
     draw = random.Random(2)
     draw.shuffle(names)

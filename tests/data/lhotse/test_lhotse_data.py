@@ -121,13 +121,13 @@ CLIPS = sorted(f"clip{number:02d}" for number in range(len(DURATIONS)))
 
 @pytest.mark.parametrize("kind", ["manifest", "shards", "cuts"])
 @pytest.mark.parametrize("bucketing", [True, False])
-def test_an_epoch_is_every_clip_once_in_batches_within_the_limit(data: Path, kind: str, bucketing: bool) -> None:
+def test_an_epoch_has_every_clip_once_in_batches_within_the_limit(data: Path, kind: str, bucketing: bool) -> None:
     loader = build(node(data, kind, use_bucketing=bucketing, shuffle_buffer_size=6))
     batches = list(loader)
     assert sorted(flat(ids(batches))) == CLIPS
     for batch in batches:
         before_last = int(batch.audio_len[:-1].max()) if len(batch.audio_len) > 1 else 0
-        assert len(batch.audio_len) * before_last <= 3.0 * RATE  # lhotse looks at the clips that it has so far
+        assert len(batch.audio_len) * before_last <= 3.0 * RATE  # lhotse considers only the clips so far
     loader.sampler.set_epoch(1)  # type: ignore[attr-defined]
     again = ids(loader)
     assert sorted(flat(again)) == CLIPS
@@ -151,7 +151,7 @@ def test_a_finite_shar_folder_is_read_once(data: Path) -> None:
     assert sorted(flat(ids(build(node(data, "shar", force_finite=True))))) == CLIPS
 
 
-def test_a_batch_is_its_audio_and_noise_of_the_padded_length(data: Path) -> None:
+def test_a_batch_has_its_audio_and_noise_of_the_padded_length(data: Path) -> None:
     noise_manifest = str(data / "noise.json")
     batch = next(iter(build(node(data, noise_manifest=noise_manifest))))
     seed_all(5)
@@ -183,7 +183,7 @@ def test_audio_of_another_rate_is_resampled_by_lhotse(tmp_path: Path) -> None:
     assert np.array_equal(batch.audio[0].numpy(), expected)
 
 
-def test_what_a_manifest_line_means(tmp_path: Path) -> None:
+def test_the_fields_of_a_manifest_line_have_nemos_meaning(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "long.wav", np.arange(32000) / 64000, RATE)
     rows = [
         {"audio_filepath": "long.wav", "duration": 0.5},  # no offset: the whole file, as in NeMo
@@ -200,7 +200,7 @@ def test_what_a_manifest_line_means(tmp_path: Path) -> None:
         assert np.array_equal(samples, whole[start:stop])
 
 
-def test_shards_are_shuffled_pass_by_pass_as_lhotse_does(data: Path) -> None:
+def test_shards_are_shuffled_in_each_pass_as_in_lhotse(data: Path) -> None:
     from lhotse.lazy import LazyIteratorChain
 
     files = [str(data / f"shard_{number}.json") for number in range(3)]
@@ -240,7 +240,7 @@ def test_ranks_of_a_stream_read_in_different_orders(data: Path) -> None:
     assert firsts[0] != firsts[1]
 
 
-def test_lightning_leaves_the_sampler_alone(data: Path) -> None:
+def test_lightning_does_not_replace_the_sampler(data: Path) -> None:
     assert isinstance(build(node(data)).sampler, DistributedSampler)
 
 
@@ -294,7 +294,7 @@ def resumed_run(config: dict[str, Any], stop: int, epochs: int, per_epoch: int |
 
 @pytest.mark.parametrize("kind", ["manifest", "shards", "cuts"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_epoch_interrupted_anywhere_goes_on_to_the_bit(data: Path, kind: str, workers: int) -> None:
+def test_an_epoch_interrupted_anywhere_resumes_bit_for_bit(data: Path, kind: str, workers: int) -> None:
     config = node(data, kind, noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR, num_workers=workers)
     seed_all(1)
     uninterrupted = list(train(build(config), range(1), None))
@@ -306,7 +306,7 @@ def test_an_epoch_interrupted_anywhere_goes_on_to_the_bit(data: Path, kind: str,
 
 @pytest.mark.parametrize("stop", [2, 5])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_second_epoch_goes_on_too(data: Path, workers: int, stop: int) -> None:
+def test_the_second_epoch_resumes_too(data: Path, workers: int, stop: int) -> None:
     config = node(
         data, "shards", noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR, num_workers=workers
     )
@@ -320,7 +320,7 @@ def test_the_second_epoch_goes_on_too(data: Path, workers: int, stop: int) -> No
 
 @pytest.mark.parametrize("kind", ["shar", "list"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_interrupted_anywhere_goes_on_to_the_bit(data: Path, kind: str, workers: int) -> None:
+def test_a_stream_interrupted_anywhere_resumes_bit_for_bit(data: Path, kind: str, workers: int) -> None:
     config = node(data, kind, noise_manifest=str(data / "noise.json"), batch_augmentor=AUGMENTOR, num_workers=workers)
     seed_all(1)
     loader = build(config)
@@ -380,7 +380,7 @@ def test_lightning_resumes_at_every_step_of_two_epochs(data: Path, tmp_path: Pat
         assert after == uninterrupted[stop:], stop
 
 
-def test_audio_is_what_lhotse_makes_of_a_batch(data: Path, tmp_path: Path) -> None:
+def test_audio_equals_the_audio_that_lhotse_loads(data: Path, tmp_path: Path) -> None:
     """Files of several rates, lengths and channels; among them one that cannot be read."""
     generator = np.random.default_rng(2)
     rows = []
@@ -405,7 +405,7 @@ def _by_number(folder: Path, batch_size: int, **changes: Any) -> dict[str, Any]:
     return {**manifest, "batch_size": batch_size, "use_lhotse": True, **changes}
 
 
-def test_a_file_that_cannot_be_read_is_left_out_and_named(data: Path, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_skipped_and_named(data: Path, tmp_path: Path) -> None:
     rows = [{"audio_filepath": str(data / "clip00.wav"), "duration": 0.3, "sampling_rate": RATE}]
     rows.append({"audio_filepath": str(tmp_path / "gone.wav"), "duration": 0.3, "sampling_rate": RATE})
     rows.append({"audio_filepath": str(tmp_path / "gone as well.wav"), "duration": 0.3})
@@ -434,7 +434,7 @@ def test_a_batch_without_usable_audio_is_replaced_on_all_ranks_alike(
     assert [len(batches) for batches in ranks] == [3, 3]
 
 
-def test_data_of_which_nothing_can_be_read_stops_the_run(tmp_path: Path) -> None:
+def test_data_without_any_readable_file_stops_the_run(tmp_path: Path) -> None:
     _write(tmp_path / "manifest.json", [{"audio_filepath": f"gone{n}.wav", "duration": 0.4} for n in range(30)])
     with pytest.raises(
         AudioError, match=r"gone20\.wav: no such file \(.*json:21\); the files before it could not be used"
@@ -475,13 +475,15 @@ def test_suspicious_audio_is_noticed(strange: Path, suspicious: str, outcome: st
         ({"unreadable_audio": "stop"}, r"empty\.wav: has no samples \(.*manifest\.json:3\)"),
     ],
 )
-def test_audio_that_must_not_be_there_stops_the_run(strange: Path, changes: dict[str, str], message: str) -> None:
+def test_suspicious_audio_stops_the_run_if_the_policy_says_so(
+    strange: Path, changes: dict[str, str], message: str
+) -> None:
     with pytest.raises(AudioError, match=message):
         list(build(_by_number(strange, 9, **changes)))
 
 
-def test_a_stream_goes_on_with_its_next_batch(tmp_path: Path) -> None:
-    """Shar: of four cuts two are silent."""
+def test_a_stream_continues_with_its_next_batch(tmp_path: Path) -> None:
+    """In the Shar folder, two of four cuts are silent."""
     sound = 0.1 * np.random.default_rng(3).standard_normal(RATE // 2)
     cuts = []
     for number, factor in enumerate((0, 1, 0, 1)):
@@ -507,7 +509,7 @@ def test_data_cannot_run_programs(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_stream_of_which_nothing_is_wanted_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_any_usable_cut_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nest_ssl.data.lhotse.cut_sets.MOST_REJECTED_IN_A_ROW", 50)
     recording = Recording("r", [], sampling_rate=RATE, num_samples=RATE, duration=1.0)
     cuts = [MonoCut("c", start=0, duration=1.0, channel=0, recording=recording)] * 60
@@ -517,7 +519,7 @@ def test_a_stream_of_which_nothing_is_wanted_ends_with_an_error(monkeypatch: pyt
     assert MOST_REJECTED_IN_A_ROW > 50
 
 
-def test_trng_orders_by_the_seed_of_the_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trng_shuffles_with_the_seed_of_the_run(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     orders = []
     for seed in ("1", "1", "2"):
         monkeypatch.setenv("PL_GLOBAL_SEED", seed)
@@ -525,7 +527,7 @@ def test_trng_orders_by_the_seed_of_the_run(data: Path, monkeypatch: pytest.Monk
     assert orders[0] == orders[1] != orders[2]
 
 
-def test_the_same_number_for_all_processes_is_worth_a_warning(data: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_seed_for_all_processes_gives_a_warning(data: Path, caplog: pytest.LogCaptureFixture) -> None:
     build(node(data, "shar", shard_seed=5, num_workers=2))
     assert "all 2 processes read the same data" in caplog.text
 
@@ -563,14 +565,14 @@ def test_a_wrong_value_is_named_with_its_full_key(data: Path, changes: dict[str,
     assert "\n" not in str(raised.value)
 
 
-def test_nothing_left_is_an_error(data: Path) -> None:
+def test_an_empty_data_set_is_an_error(data: Path) -> None:
     with pytest.raises(ManifestError, match=r"model\.train_ds: lhotse made no batch"):
         list(build(node(data, min_duration=15.0)))
     with pytest.raises(ManifestError, match="lhotse made no batch"):
         list(build(node(data, "shar", force_finite=True, min_duration=15.0)))
 
 
-def test_ranks_must_not_end_by_themselves(data: Path) -> None:
+def test_force_finite_is_refused_with_several_ranks(data: Path) -> None:
     with pytest.raises(ConfigError, match="force_finite: is True; expected false with several ranks"):
         build(node(data, "shar", force_finite=True), 0, 2)
 
@@ -581,7 +583,7 @@ def test_without_lhotse_one_line_says_what_to_install(data: Path, monkeypatch: p
         build(node(data))
 
 
-def test_manifests_that_others_read_are_read_here(corpus: DummyCorpus) -> None:
+def test_manifests_for_the_default_loader_are_read(corpus: DummyCorpus) -> None:
     config = {"manifest_filepath": str(corpus.train_manifest), "use_lhotse": True, "sample_rate": RATE, "batch_size": 4}
     entries = load_manifest([str(corpus.train_manifest)])
     assert sum(len(batch.sample_id) for batch in build(config)) == len(entries)

@@ -98,7 +98,7 @@ PLACES: dict[str, Callable[[Recording, Path], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", ["command", "url", "something new"])
-def test_a_source_that_is_no_file_is_refused_wherever_it_is(tmp_path: Path, kind: str, place: str) -> None:
+def test_a_source_that_is_not_a_file_is_refused_in_every_field(tmp_path: Path, kind: str, place: str) -> None:
     canary = tmp_path / "ran"
     command = f"touch '{canary}'; cat '{_clip(tmp_path)}'"
     source = f"pipe:{command}" if kind == "url" else command
@@ -109,12 +109,12 @@ def test_a_source_that_is_no_file_is_refused_wherever_it_is(tmp_path: Path, kind
 
 @pytest.mark.parametrize("name", ["/x;touch {};.sph", "x;touch {};.SPH", "pipe:touch {}", "'; touch {}; '.opus", "-"])
 @pytest.mark.parametrize("kind", ["manifest", "cuts"])
-def test_the_name_of_a_file_is_no_command(tmp_path: Path, name: str, kind: str) -> None:
+def test_the_name_of_a_file_is_not_run_as_a_command(tmp_path: Path, name: str, kind: str) -> None:
     canary = tmp_path / "ran"
     good, hostile = _clip(tmp_path), name.format(canary)
     if kind == "manifest":
         rows = [{"audio_filepath": str(path), "duration": 0.5} for path in (good, hostile)]
-        rows.append({**rows[1], "sampling_rate": RATE})  # which is believed without a look at the file
+        rows.append({**rows[1], "sampling_rate": RATE})  # it is used without reading the file
         (tmp_path / "m.json").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         (batch,) = _read_all(manifest_filepath=str(tmp_path / "m.json"))
     else:
@@ -134,7 +134,9 @@ def test_a_sphere_file_is_read_without_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe:touch ran;.jsonl", "-", "cuts.jsonl"])
-def test_the_path_of_a_cut_set_is_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_the_path_of_a_cut_set_is_not_run_as_a_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NestError, match=r"cuts_path: .* no such file"):
         _read_all(cuts_path=name)
@@ -151,14 +153,14 @@ def test_a_cut_set_whose_name_looks_like_a_command_is_a_file(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("field", ["cuts", "recording"])
-def test_a_field_of_shar_is_no_command(tmp_path: Path, field: str) -> None:
+def test_a_field_of_shar_is_not_run_as_a_command(tmp_path: Path, field: str) -> None:
     fields = {**_shar(tmp_path), field: f"pipe:touch {tmp_path / 'ran'}"}
     with pytest.raises(NestError, match="commands and URLs are not read"):
         _read_all(shar_path=fields)
     assert not (tmp_path / "ran").exists()
 
 
-def test_shar_brings_no_transform_that_runs_anything(tmp_path: Path) -> None:
+def test_transforms_in_shar_run_nothing(tmp_path: Path) -> None:
     fields = _shar(tmp_path)
     assert len(_read_all(shar_path=fields)) == 1
     canary = tmp_path / "ran"
@@ -199,7 +201,7 @@ def test_features_are_never_read(tmp_path: Path, storage: str) -> None:
     assert not canary.exists()
 
 
-def test_an_impulse_response_of_a_file_is_used(tmp_path: Path) -> None:
+def test_an_impulse_response_in_a_file_is_used(tmp_path: Path) -> None:
     clip, room = _clip(tmp_path), _clip(tmp_path, "room.wav", 0.1)
     (dry,) = _read_lines(tmp_path, [_plain(Recording.from_file(clip))])
     (wet,) = _read_lines(tmp_path, [_reverberated(Recording.from_file(room), clip)])
@@ -207,24 +209,24 @@ def test_an_impulse_response_of_a_file_is_used(tmp_path: Path) -> None:
     assert np.array_equal(wet.audio.numpy(), expected)
 
 
-def test_a_description_in_a_field_is_no_source(tmp_path: Path) -> None:
+def test_a_description_in_a_field_is_not_read_as_a_source(tmp_path: Path) -> None:
     cut = {**_plain(Recording.from_file(_clip(tmp_path))), "custom": {"origin": {"type": "url", "source": "http://x"}}}
     assert len(_read_lines(tmp_path, [cut])) == 1
 
 
-def test_a_cut_that_holds_itself_comes_to_an_end() -> None:
+def test_a_cut_that_contains_itself_causes_no_endless_loop() -> None:
     cut = MonoCut("c", 0.0, 1.0, 0, recording=_recording("file", "x.wav"), custom={})
     cut.custom["itself"] = cut
     refuse_other_sources(cut)
 
 
-def test_audio_in_memory_that_is_none_is_refused() -> None:
+def test_invalid_audio_in_memory_is_refused() -> None:
     with pytest.raises(NestError, match="no memory, but a str"):
         refuse_other_sources(_recording("memory", "text").to_cut())
 
 
 @pytest.mark.parametrize("name", ["cuts.jsonl.gz", "cuts.json.gz"])
-def test_a_packed_line_that_unfolds_without_end_is_refused(
+def test_a_compressed_line_that_expands_too_far_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(lhotse_readers, "_LONGEST_LINE", 2**16)
@@ -236,7 +238,7 @@ def test_a_packed_line_that_unfolds_without_end_is_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_a_later_line_that_unfolds_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_later_line_that_expands_too_far_is_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lhotse_readers, "_LONGEST_LINE", 2**16)
     with gzip.open(tmp_path / "cuts.jsonl.gz", "wt", encoding="utf-8") as file:
         print(json.dumps(_plain(Recording.from_file(_clip(tmp_path)))), file=file)
@@ -246,7 +248,7 @@ def test_a_later_line_that_unfolds_is_refused_too(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("content", [b"\x00\x01\x02", b"{}", b'{"type": "MonoCut"}', b'{"id": 1, "sources": []}', b""])
-def test_what_are_no_cuts_is_one_line(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_cuts_gives_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "cuts.jsonl").write_bytes(content)
     with pytest.raises(NestError) as refused:
         _read_all(cuts_path=str(tmp_path / "cuts.jsonl"))
@@ -259,7 +261,7 @@ def test_a_tar_file_with_holes_is_refused(tmp_path: Path) -> None:
     header = tarfile.TarInfo("clip.wav")
     header.type, header.size = tarfile.GNUTYPE_SPARSE, 512
     block = bytearray(header.tobuf(tarfile.GNU_FORMAT))
-    block[386:410] = b"%011o\0%011o\0" % (0, 512)  # the only part that holds something
+    block[386:410] = b"%011o\0%011o\0" % (0, 512)  # the only part that is not a hole
     block[483:495] = b"%011o\0" % 2**32  # the length with the holes
     block[148:156] = b"%06o\0 " % sum(block[:148] + b" " * 8 + block[156:])
     Path(fields["recording"]).write_bytes(bytes(block) + bytes(512) + bytes(10240))
@@ -267,7 +269,7 @@ def test_a_tar_file_with_holes_is_refused(tmp_path: Path) -> None:
         _read_all(shar_path=fields)
 
 
-def test_a_packed_tar_file_is_refused(tmp_path: Path) -> None:
+def test_a_compressed_tar_file_is_refused(tmp_path: Path) -> None:
     fields = _shar(tmp_path)
     path = Path(fields["recording"])
     path.write_bytes(gzip.compress(path.read_bytes()))
@@ -275,7 +277,7 @@ def test_a_packed_tar_file_is_refused(tmp_path: Path) -> None:
         _read_all(shar_path=fields)
 
 
-def test_lhotse_is_left_as_it_was(tmp_path: Path) -> None:
+def test_lhotse_itself_is_unchanged_afterwards(tmp_path: Path) -> None:
     before = get_current_audio_backend(), get_current_io_backend()
     _read_lines(tmp_path, [_plain(Recording.from_file(_clip(tmp_path)))])
     with pytest.raises(NestError):
@@ -284,7 +286,7 @@ def test_lhotse_is_left_as_it_was(tmp_path: Path) -> None:
 
 
 def _shar(folder: Path) -> dict[str, str]:
-    """One clip as Shar, field by field."""
+    """Write one clip as a Shar folder, field by field."""
     (folder / "shar").mkdir(exist_ok=True)
     cuts = CutSet.from_cuts([Recording.from_file(_clip(folder)).to_cut()])
     cuts.to_shar(folder / "shar", fields={"recording": "wav"}, shard_size=5)

@@ -32,14 +32,14 @@ def ranks_of(durations: Sequence[float], world_size: int, epoch: int, **options:
 
 
 @given(durations=DURATIONS, options=OPTIONS, world_size=st.integers(1, 5), epoch=st.integers(0, 3))
-def test_every_utterance_comes_once_and_every_rank_has_as_many_batches(
+def test_every_utterance_occurs_once_and_ranks_have_equally_many_batches(
     durations: list[float], options: dict[str, Any], world_size: int, epoch: int
 ) -> None:
     ranks = ranks_of(durations, world_size, epoch, **options)
     assert len({len(batches) for batches in ranks}) == 1
     seen = [index for batches in ranks for batch in batches for index in batch]
     assert set(seen) == set(range(len(durations)))
-    if len(seen) > len(durations):  # only if no batch could be cut to give every rank one
+    if len(seen) > len(durations):  # only if no batch could be split to give every rank one
         assert all(len(batch) == 1 for batches in ranks for batch in batches)
         assert len(seen) - len(durations) < world_size
 
@@ -53,7 +53,7 @@ def test_no_batch_is_above_the_limit(durations: list[float], options: dict[str, 
 
 
 @given(durations=DURATIONS, options=OPTIONS)
-def test_seed_and_epoch_decide_the_order_and_nothing_else(durations: list[float], options: dict[str, Any]) -> None:
+def test_only_the_seed_and_the_epoch_decide_the_order(durations: list[float], options: dict[str, Any]) -> None:
     first = ranks_of(durations, 2, 3, **options)
     np.random.rand()  # noqa: NPY002 - the run's own draws play no part
     torch.rand(1)
@@ -62,7 +62,7 @@ def test_seed_and_epoch_decide_the_order_and_nothing_else(durations: list[float]
         assert ranks_of(durations, 2, 3, **options) == ranks_of(durations, 2, 4, **options)
 
 
-def test_epochs_and_seeds_differ_in_order_and_in_company() -> None:
+def test_epochs_and_seeds_differ_in_the_order_and_content_of_batches() -> None:
     durations = np.random.default_rng(0).uniform(1, 10, 300)
     orders = [
         ranks_of(durations, 1, epoch, batch_duration=40, seed=seed)[0] for epoch, seed in ((0, 0), (1, 0), (0, 1))
@@ -80,7 +80,7 @@ def test_batches_are_full_and_of_similar_length() -> None:
     assert len(sampler) < 1.2 * durations.sum() / 160
 
 
-def test_a_small_set_does_not_come_in_as_many_batches_as_there_are_buckets() -> None:
+def test_a_small_set_has_fewer_batches_than_buckets() -> None:
     assert len(DurationBatches(np.linspace(1, 5, 30), batch_duration=100, num_buckets=30)) == 2
 
 
@@ -93,7 +93,7 @@ def test_ranks_have_batches_of_similar_length_at_the_same_time() -> None:
     assert np.mean(np.ptp(longest, axis=0)) < 1.0
 
 
-def test_buckets_hold_the_same_seconds_or_what_lies_between_the_bins() -> None:
+def test_buckets_have_equal_seconds_or_the_given_boundaries() -> None:
     durations = np.random.default_rng(0).permutation(np.linspace(0.5, 20, 1000))
     seconds = [durations[bucket].sum() for bucket in split_by_duration(durations, 5)]
     assert seconds == pytest.approx([sum(seconds) / 5] * 5, rel=0.02)
@@ -101,7 +101,7 @@ def test_buckets_hold_the_same_seconds_or_what_lies_between_the_bins() -> None:
     assert (low.tolist(), middle.tolist(), high.tolist()) == ([1, 3], [0, 4], [2])
 
 
-def test_batches_of_one_are_repeated_or_dropped_when_ranks_do_not_divide_them() -> None:
+def test_batches_of_one_are_repeated_or_dropped_if_ranks_cannot_share_them() -> None:
     durations = [10.0] * 5
     repeated = [index for batches in ranks_of(durations, 2, 0, batch_duration=10) for (index,) in batches]
     assert (len(repeated), set(repeated)) == (6, {0, 1, 2, 3, 4})

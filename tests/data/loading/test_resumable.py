@@ -25,7 +25,7 @@ ITEMS, BATCH = 23, 3
 
 
 class Dice(Dataset[float]):
-    """Every item is a draw from all generators, so that any difference in their states shows."""
+    """A dataset whose items are draws from all random generators, so that any difference in their states is visible."""
 
     def __init__(self, items: int = ITEMS) -> None:
         self.items = items
@@ -38,7 +38,7 @@ class Dice(Dataset[float]):
 
 
 class UnevenStream(Stream):
-    """A stream of which the first of two workers has few items."""
+    """A stream in which the first of two workers has few items."""
 
     def __init__(self) -> None:
         self.dice = Dice()
@@ -63,7 +63,7 @@ class UnevenStream(Stream):
 
 
 class EndlessLooking(UnevenStream):
-    """The same stream without a length."""
+    """`UnevenStream` without a length."""
 
     def __len__(self) -> int:
         raise TypeError
@@ -114,7 +114,7 @@ def train_ahead(loader: ResumableLoader, epochs: range, stop_after: int | None =
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_without_a_length_the_batch_that_is_there_already_is_made_again(num_workers: int) -> None:
+def test_without_a_length_the_prefetched_batch_is_made_again(num_workers: int) -> None:
     def make_unsized() -> ResumableLoader:
         return ResumableLoader(EndlessLooking(), batch_size=BATCH, num_workers=num_workers, collate_fn=list)
 
@@ -156,7 +156,7 @@ def seed(value: int) -> None:
         ("uneven stream", 2, False),
     ],
 )
-def test_a_run_that_stops_anywhere_goes_on_to_the_bit(kind: str, num_workers: int, persistent: bool) -> None:
+def test_a_run_that_stops_anywhere_resumes_bit_for_bit(kind: str, num_workers: int, persistent: bool) -> None:
     seed(1)
     loader = make(kind, num_workers, persistent)
     in_epoch = loader.batches_per_epoch or len(loader)
@@ -170,17 +170,17 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_bit(kind: str, num_workers: in
         before = list(train(loader, range(3), stop))
         file = io.BytesIO()
         torch.save(loader.state_dict(), file)
-        seed(2)  # whatever the new process is at
+        seed(2)  # any state of the new process
         file.seek(0)
         resumed = make(kind, num_workers, persistent)
         resumed.load_state_dict(torch.load(file, weights_only=True))
-        iter(resumed)  # Lightning asks more than once
+        iter(resumed)  # Lightning calls it more than once
         torch.rand(5)
         after = list(train(resumed, range(stop // in_epoch, 3)))
         assert before + after == uninterrupted, stop
 
 
-def test_resuming_twice_is_like_once() -> None:
+def test_resuming_twice_gives_the_same_batches_as_once() -> None:
     seed(1)
     uninterrupted = list(train(make("shuffled", 0, False), range(2)))
     seed(1)
@@ -213,7 +213,7 @@ def test_a_trainer_that_uses_part_of_an_epoch_starts_the_next_one() -> None:
 
 
 @pytest.mark.parametrize(("num_workers", "persistent"), [(0, False), (1, False), (2, True)])
-def test_epochs_of_one_batch_can_be_stopped_and_go_on_to_the_bit(num_workers: int, persistent: bool) -> None:
+def test_epochs_of_one_batch_resume_bit_for_bit(num_workers: int, persistent: bool) -> None:
     def train_one_each(loader: ResumableLoader, epochs: int) -> list[Any]:
         loader.batches_per_epoch = 1
         return [(next(iter(loader)), float(torch.rand(()))) for _ in range(epochs)]
@@ -237,19 +237,19 @@ def test_epochs_of_one_batch_can_be_stopped_and_go_on_to_the_bit(num_workers: in
         assert before + train_one_each(resumed, 3) == uninterrupted
 
 
-def test_other_workers_go_on_from_the_same_place(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_number_of_workers_resumes_at_the_same_position(caplog: pytest.LogCaptureFixture) -> None:
     seed(1)
     loader = make("in order", 0, False)
     list(train(loader, range(1), 4))
     resumed = make("in order", 2, False)
     resumed.load_state_dict(loader.state_dict())
     first = next(iter(resumed))[0]
-    assert 4 * BATCH <= first < 4 * BATCH + 3  # three throws
+    assert 4 * BATCH <= first < 4 * BATCH + 3  # each item has three draws
     assert "continues after the same share of its epoch, but with other random numbers" in caplog.text
 
 
 class Numbers(Dataset[int]):
-    """Items that are their own index."""
+    """A dataset whose items are their indices."""
 
     def __len__(self) -> int:
         return 17
@@ -279,7 +279,7 @@ def load(loader: ResumableLoader, state: Any, rank: int, count: int, monkeypatch
 
 @pytest.mark.parametrize("kind", ["in order", "shuffled", "by duration"])
 @pytest.mark.parametrize("counts", [(2, 1), (1, 2), (3, 2), (2, 3), (2, 1, 2)])
-def test_other_processes_share_out_what_is_left_of_an_epoch(
+def test_another_number_of_processes_shares_the_rest_of_an_epoch(
     kind: str, counts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed(1)
@@ -303,7 +303,7 @@ def test_other_processes_share_out_what_is_left_of_an_epoch(
     assert len(seen) - 17 <= most
 
 
-def test_a_place_that_was_shared_out_can_be_resumed_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_elastically_resumed_epoch_can_be_resumed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     seed(1)
     first = [of_process("shuffled", rank, 2) for rank in (0, 1)]
     before = {item for loader in first for batch in islice(loader, 2) for item in batch}
@@ -322,7 +322,7 @@ def test_a_place_that_was_shared_out_can_be_resumed_once_more(monkeypatch: pytes
     assert len(list(third)) == len(third)
 
 
-def test_another_batch_size_goes_on_with_what_is_left(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_batch_size_continues_with_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     seed(1)
     loader = of_process("shuffled", 0, 1, batch_size=4)
     before = [item for batch in islice(loader, 2) for item in batch]
@@ -350,7 +350,7 @@ def test_with_other_data_an_epoch_restarts(num_workers: int, items: int) -> None
     assert sorted(item for batch in after for item in batch) == list(range(items))
 
 
-def test_with_other_data_an_epoch_that_was_complete_is_not_counted_again() -> None:
+def test_with_other_data_a_complete_epoch_is_not_repeated() -> None:
     before = ResumableLoader(range(ITEMS), batch_size=BATCH, collate_fn=list)
     list(before)
     state = before.state_dict()
@@ -360,7 +360,7 @@ def test_with_other_data_an_epoch_that_was_complete_is_not_counted_again() -> No
     assert [item for batch in after for item in batch] == list(range(5))
 
 
-def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_restarts_its_epoch_with_another_number_of_workers(caplog: pytest.LogCaptureFixture) -> None:
     loader = make("uneven stream", 0, False)
     list(train(loader, range(1), 2))
     resumed = make("uneven stream", 2, False)
@@ -369,7 +369,7 @@ def test_a_stream_begins_its_epoch_anew_with_other_workers(caplog: pytest.LogCap
     assert "from the start of its epoch" in caplog.text
 
 
-def test_random_states_come_back() -> None:
+def test_random_states_are_restored() -> None:
     random.gauss(0, 1)
     np.random.standard_normal()  # noqa: NPY002 - it keeps a second number for the next call
     states = get_random_states()

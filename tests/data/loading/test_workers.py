@@ -1,4 +1,4 @@
-"""Workers never outlive their run."""
+"""Worker processes end with their run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nest_ssl.data.loading.workers import follow_the_main_process
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
-# The main process, which is gone before its worker is ready
+# The main process, which ends before its worker is ready
 MAIN = """
 import multiprocessing, os, sys
 from tests.data.loading.test_workers import late_worker
@@ -48,5 +48,5 @@ def test_a_worker_whose_run_was_killed_while_it_started_ends(method: str, tmp_pa
         wait_until((tmp_path / "begun").exists, "for the worker")
         main.send_signal(signal.SIGKILL)
         assert main.stdout is not None
-        main.stdout.read()  # until the worker, which has it too, is gone as well
+        main.stdout.read()  # until the worker, which shares the pipe, has also ended
     assert not (tmp_path / "outlived").exists()

@@ -26,7 +26,7 @@ def make_tarred_set(manifest: Path, folder: Path, shards: int) -> TarredSet:
 
 
 def make_buckets(manifest: Path, folder: Path, shards: int) -> list[TarredSet]:
-    """Pack them as two sets: up to the middle of the range of durations, and beyond it."""
+    """Pack them as two sets: durations up to the middle of their range, and longer ones."""
     rows = _rows(manifest)
     durations = [row["duration"] for row in rows]
     middle = (min(durations) + max(durations)) / 2
@@ -47,7 +47,7 @@ def _pack(rows: Sequence[dict[str, Any]], audio: Path, folder: Path, shards: int
             for row in rows[shard * each : (shard + 1) * each]:
                 name = row["audio_filepath"].replace("/", "_")
                 content = (audio / row["audio_filepath"]).read_bytes()
-                member = tarfile.TarInfo(name)  # no owner and no time: a header of one block, the same everywhere
+                member = tarfile.TarInfo(name)  # no owner or time: the header is the same everywhere
                 member.size = len(content)
                 tar.addfile(member, io.BytesIO(content))
                 own.append(json.dumps({**row, "audio_filepath": name, "shard_id": shard}) + "\n")

@@ -1,4 +1,4 @@
-"""Tarred sets yield the utterances of their manifest, in NeMo's order, and can resume anywhere."""
+"""Tarred sets yield the utterances of their manifest in NeMo's order and can resume anywhere."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tarred(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> Tar
 
 @pytest.fixture(scope="session")
 def buckets(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> list[TarredSet]:
-    """The same utterances in two buckets, by duration."""
+    """The training utterances in two buckets, by duration."""
     return make_buckets(corpus.train_manifest, tmp_path_factory.mktemp("buckets"), 2)
 
 
@@ -114,7 +114,7 @@ def wav(value: float, seconds: float = 1.5) -> bytes:
         ("data (new)/a.tar", ["data (new)/a.tar"]),
     ],
 )
-def test_ranges_are_written_out(path: str, names: list[str]) -> None:
+def test_ranges_are_expanded(path: str, names: list[str]) -> None:
     assert expand_paths([path], KEY) == names
 
 
@@ -125,7 +125,7 @@ def test_commands_and_addresses_are_refused(config: dict[str, Any], path: str) -
             build_dataloader({**config, name: path}, key=KEY)
 
 
-def test_a_range_without_end_is_refused() -> None:
+def test_a_huge_range_is_refused() -> None:
     with pytest.raises(ConfigError, match="names more than 1000000 files"):
         expand_paths(["a_{0..99999999999}.tar"], KEY)
 
@@ -138,7 +138,7 @@ def test_shuffling_loses_nothing(buffer_size: int) -> None:
 
 
 @pytest.mark.parametrize(("count", "ranks", "workers"), [(8, 2, 2), (8, 2, 3), (7, 2, 1), (3, 4, 1), (5, 1, 8)])
-def test_shards_are_shared_out_once_and_evenly(count: int, ranks: int, workers: int) -> None:
+def test_shards_are_distributed_once_and_evenly(count: int, ranks: int, workers: int) -> None:
     shares = [
         [i for w in range(workers) for i in share_of(count, "scatter", r, ranks, w, workers)] for r in range(ranks)
     ]
@@ -149,7 +149,7 @@ def test_shards_are_shared_out_once_and_evenly(count: int, ranks: int, workers: 
 
 
 @pytest.mark.parametrize("manifest", ["tarred_audio_manifest.json", "sharded_manifests/manifest__OP_0..3_CL_.json"])
-def test_a_tarred_set_gives_what_the_files_give(
+def test_a_tarred_set_yields_the_same_audio_as_files(
     config: dict[str, Any], corpus: DummyCorpus, tarred: TarredSet, manifest: str
 ) -> None:
     seed(1)
@@ -166,14 +166,14 @@ def test_a_tarred_set_gives_what_the_files_give(
         assert torch.equal(ours.noise, theirs.noise)
 
 
-def test_what_the_manifest_leaves_out_is_left_out(config: dict[str, Any]) -> None:
+def test_members_that_the_manifest_lacks_are_skipped(config: dict[str, Any]) -> None:
     everything = ids(config)
     loader = build_dataloader({**config, "min_duration": 3.0}, key=KEY)
     assert 0 < len(loader.dataset) < len(everything) == 12  # type: ignore[arg-type]
     assert len([name for batch in loader for name in batch.sample_id]) == len(loader.dataset)  # type: ignore[arg-type]
 
 
-def test_a_member_gives_all_parts_that_the_manifest_names(pack: Callable[..., dict[str, Any]]) -> None:
+def test_a_member_yields_all_parts_that_the_manifest_lists(pack: Callable[..., dict[str, Any]]) -> None:
     rows = [
         {"audio_filepath": "a.wav", "duration": 1.0, "offset": 0.5},
         {"audio_filepath": "elsewhere/b.flac", "duration": 1.5},
@@ -218,7 +218,7 @@ def test_shards_are_shuffled_by_the_seed_of_the_run(config: dict[str, Any], num_
     assert epochs(1, rank=1) != first
 
 
-def test_nemos_random_numbers_are_left_alone(config: dict[str, Any]) -> None:
+def test_nemos_random_numbers_are_unchanged(config: dict[str, Any]) -> None:
     states = []
     for shuffle in (False, True):
         seed(4)
@@ -230,7 +230,7 @@ def test_nemos_random_numbers_are_left_alone(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("strategy", ["scatter", "replicate"])
-def test_ranks_agree_on_the_number_of_batches_whatever_their_shards_hold(
+def test_ranks_have_equally_many_batches_for_any_shards(
     config: dict[str, Any], tarred: TarredSet, tmp_path: Path, num_workers: int, drop_last: bool, strategy: str
 ) -> None:
     rows = [json.loads(line) for line in Path(tarred.manifest).read_text().splitlines()]
@@ -246,7 +246,7 @@ def test_ranks_agree_on_the_number_of_batches_whatever_their_shards_hold(
         assert len(list(islice(loader, len(loader)))) == len(loader)
 
 
-def test_a_rank_that_cannot_read_its_share_begins_it_again(
+def test_a_rank_with_unreadable_audio_repeats_an_utterance(
     config: dict[str, Any], tarred: TarredSet, tmp_path: Path
 ) -> None:
     names = [json.loads(line)["audio_filepath"] for line in Path(tarred.manifest).read_text().splitlines()]
@@ -257,7 +257,7 @@ def test_a_rank_that_cannot_read_its_share_begins_it_again(
     broken[512:556] = bytes(44)  # the header of the first WAV file
     (tmp_path / "audio_0.tar").write_bytes(broken)
     options = {**config, "tarred_audio_filepaths": str(tmp_path / "audio_{0..3}.tar")}
-    assert ids(options) == list(range(1, 12))  # one process: it is one less
+    assert ids(options) == list(range(1, 12))  # with one process, an epoch has one utterance less
     assert ids(options, global_rank=0, world_size=2) == [1, 2, 3, 4, 5, 1]
     (first, *_) = build_dataloader(options, key=KEY)
     (problem,) = [found for found in first.problems if found.outcome == "skipped"]
@@ -301,7 +301,7 @@ def test_a_damaged_shard_is_one_clear_error(
     assert "\n" not in str(caught.value)
 
 
-def test_no_damage_gives_anything_but_our_errors(config: dict[str, Any], tarred: TarredSet, tmp_path: Path) -> None:
+def test_any_damage_gives_one_of_our_errors(config: dict[str, Any], tarred: TarredSet, tmp_path: Path) -> None:
     content = Path(tarred.manifest).with_name("audio_1.tar").read_bytes()
     path = tmp_path / "audio_1.tar"
     draw = random.Random(5)
@@ -324,7 +324,9 @@ def sizes(buckets: list[TarredSet]) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["fixed_order", "synced_randomized", "fully_randomized"])
-def test_buckets_come_one_after_the_other(in_buckets: dict[str, Any], buckets: list[TarredSet], strategy: str) -> None:
+def test_buckets_are_read_one_after_the_other(
+    in_buckets: dict[str, Any], buckets: list[TarredSet], strategy: str
+) -> None:
     seed(3)
     expected_seed = {"synced_randomized": 0, "fully_randomized": random.Random(3).randint(0, 30000)}.get(strategy)
     weighted = {**in_buckets, "bucketing_strategy": strategy, "bucketing_weights": [2, 1], "noise_manifest": None}
@@ -340,7 +342,7 @@ def test_buckets_come_one_after_the_other(in_buckets: dict[str, Any], buckets: l
 
 @pytest.mark.parametrize(("given", "expected"), [(2, [4, 2]), ([5, 3], [5, 3])])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_buckets_may_have_batch_sizes_of_their_own(
+def test_buckets_may_have_their_own_batch_sizes(
     in_buckets: dict[str, Any], buckets: list[TarredSet], given: Any, expected: list[int], num_workers: int
 ) -> None:
     options = {**in_buckets, "batch_size": 1, "bucketing_batch_size": given, "bucketing_strategy": "fixed_order"}
@@ -356,10 +358,10 @@ def test_buckets_may_have_batch_sizes_of_their_own(
 
 
 @pytest.mark.parametrize("technique", ["round-robin", "random", "temperature"])
-def test_sets_are_sampled_from_as_files_are(
+def test_sampling_from_tarred_sets_equals_sampling_from_files(
     config: dict[str, Any], buckets: list[TarredSet], tmp_path: Path, technique: str
 ) -> None:
-    """Without shuffling, files and a tarred set of the same files give the same batches."""
+    """Without shuffling, files and a tarred set of these files give the same batches."""
     options = {**config, "is_concat": True, "concat_sampling_technique": technique, "concat_sampling_seed": 5}
     options |= {"concat_shuffle": False, "noise_manifest": None}
     if technique == "random":
@@ -410,7 +412,7 @@ def steps(loader: Any, epochs: int, stop_after: int | None = None) -> Iterator[A
         ("concat of buckets", 0, False),
     ],
 )
-def test_a_run_that_stops_anywhere_goes_on_to_the_bit(
+def test_a_run_that_stops_anywhere_resumes_bit_for_bit(
     config: dict[str, Any], in_buckets: dict[str, Any], tarred: TarredSet, kind: str, num_workers: int, persistent: bool
 ) -> None:
     concat = {"is_concat": True, "concat_sampling_technique": "temperature"}
@@ -441,7 +443,7 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_bit(
     in_epoch = len(loader)
     uninterrupted = list(steps(loader, 3))
     stops = {1, 2, 3, in_epoch // 2, in_epoch - 1, in_epoch, in_epoch + 1, 2 * in_epoch}
-    if num_workers:  # which take long to end if they live on
+    if num_workers:  # persistent workers take long to end
         stops = {in_epoch} if persistent else {1, 2, in_epoch}
     for stop in sorted(stops):
         seed(1)
@@ -461,7 +463,7 @@ def test_a_run_that_stops_anywhere_goes_on_to_the_bit(
         assert before + rest == uninterrupted, stop
 
 
-def test_a_place_is_small(config: dict[str, Any]) -> None:
+def test_a_stored_position_is_small(config: dict[str, Any]) -> None:
     stream = build_dataloader(config, key=KEY).dataset
     next(iter(stream))
     assert len(json.dumps(stream.position())) < 200  # type: ignore[attr-defined]
@@ -495,7 +497,7 @@ def test_more_ranks_than_shards_are_refused(config: dict[str, Any]) -> None:
         build_dataloader(config, key=KEY, global_rank=0, world_size=5)
 
 
-def test_shards_that_are_left_out_are_mentioned(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_skipped_shards_are_reported(config: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         build_dataloader(config, key=KEY, global_rank=0, world_size=3)
     assert "4 shards cannot be divided evenly among 3 processes: 1 are not read" in caplog.text
