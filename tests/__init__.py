@@ -1,1 +1,1 @@
-"""Tests of nest_ssl: folders mirror the package, `parity` trains NeMo beside it, `integration` runs the commands."""
+"""Tests of nest_ssl: folders mirror the package, `parity` also trains NeMo, `integration` runs the commands."""

@@ -54,7 +54,7 @@ def hold(started: list[Process], folder: Path, within: str = "pass", before: str
     return process
 
 
-def test_the_second_process_is_told_who_holds_the_folder(tmp_path: Path, processes: list[Process]) -> None:
+def test_the_error_of_a_second_process_names_the_holder(tmp_path: Path, processes: list[Process]) -> None:
     holder = hold(processes, tmp_path)
     with pytest.raises(FolderInUse) as refused, lock_folder(tmp_path, "wait for its end"):
         pytest.fail("two hold it")

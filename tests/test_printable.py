@@ -95,7 +95,7 @@ def test_styles_are_the_only_sequences_that_pass(text: str) -> None:
     assert not obeyed(re.sub("\x1b\\[[0-9;]*m|\n", "", captured.get()))
 
 
-def test_letters_of_all_languages_stay_as_they_are() -> None:
+def test_letters_of_all_languages_are_unchanged() -> None:
     assert printable(ORDINARY) == ORDINARY
     assert cell_len(printable(ORDINARY)) == cell_len(ORDINARY)
     assert printable(NASTY).startswith("a\\x1b[2J\\x1b]0;title\\x07\\r\\nerror: no\\x00\\x9b31m\\u202egpj.exe")

@@ -41,7 +41,7 @@ def test_the_citation_names_this_version() -> None:
     "arguments", [["validate-config"], ["run", "codespell", "--all-files"]], ids=["valid", "spelling"]
 )
 @in_a_clone
-def test_the_hooks_before_a_commit_pass_where_the_tests_do(arguments: list[str], tmp_path: Path) -> None:
+def test_the_pre_commit_hooks_pass(arguments: list[str], tmp_path: Path) -> None:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # they run `python`: ours
     environment = {**os.environ, "PATH": path, "PRE_COMMIT_HOME": str(tmp_path)}
     command = [sys.executable, "-I", "-m", "pre_commit", *arguments]  # -I also shields it from tests/elsewhere

@@ -31,7 +31,7 @@ Edit = Callable[[bytes], bytes]
 
 
 def edits() -> st.SearchStrategy[list[Edit]]:
-    """Strategies for damage: bytes are changed, removed, inserted or repeated, or the file ends early."""
+    """Return a strategy for damage: bytes are changed, removed, inserted or repeated, or the file ends early."""
     place, piece = st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=9)
 
     def changing(at: float, length: int, new: bytes) -> Edit:

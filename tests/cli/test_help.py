@@ -93,7 +93,7 @@ def test_help_has_an_example_whose_options_exist(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("path", [path for path in LEAVES if path != ("train",)], ids=" ".join)
-def test_help_fills_its_lines(path: tuple[str, ...], columns: int) -> None:
+def test_help_uses_the_whole_width(path: tuple[str, ...], columns: int) -> None:
     prose = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": str(columns)}).stdout.partition("╭")[0]
     lines = [line.strip() for line in prose.splitlines()]
     for line, following in pairwise(lines):
