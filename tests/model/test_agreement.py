@@ -40,7 +40,7 @@ def _warnings(*overrides: str) -> list[str]:
         ("loss.mask_threshold=1.0", "model.loss.mask_threshold: 1.0"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(overrides: str, message: str) -> None:
+def test_parts_that_disagree_are_refused(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         _warnings(*(f"model.{override}" for override in overrides.split()))
 
@@ -49,17 +49,17 @@ def test_parts_that_do_not_fit_are_refused(overrides: str, message: str) -> None
     "overrides",
     [
         "",
-        "num_books=3 loss.squeeze_single=true",  # several books are never squeezed
+        "num_books=3 loss.squeeze_single=true",  # several codebooks are never squeezed
         "encoder.feat_out=48 decoder.feat_in=48",
-        "mask_position=post_conv masking.feat_in=7 quantizer.feat_in=7",  # both take the sub-sampling's features there
+        "mask_position=post_conv masking.feat_in=7 quantizer.feat_in=7",  # both take features after sub-sampling
         "preprocessor.frame_splicing=2 encoder.feat_in=160 masking.feat_in=160 quantizer.feat_in=160",
     ],
 )
-def test_parts_that_fit_are_accepted(overrides: str) -> None:
+def test_parts_that_agree_are_accepted(overrides: str) -> None:
     assert _warnings(*(f"model.{override}" for override in overrides.split())) == []
 
 
-def test_classes_that_are_never_a_target_are_named() -> None:
+def test_classes_that_are_never_a_target_are_reported() -> None:
     assert _warnings("model.decoder.num_classes=100") == [
         "model.decoder.num_classes=100 is more than model.quantizer.num_classes=64: 36 classes are never a target"
     ]

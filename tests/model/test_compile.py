@@ -1,4 +1,4 @@
-"""torch.compile, by its eager backend: what is captured is what counts here, and a C++ compiler takes minutes."""
+"""torch.compile with its eager backend: only the captured graphs matter here, and a C++ compiler would take minutes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_the_exact_forward_compiles_as_one_graph(override: str) -> None:
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
 
 
-def test_compiled_layers_are_captured_once_for_all_and_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_compiled_once_for_all_and_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     captured = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
@@ -55,4 +55,4 @@ def test_compiled_layers_are_captured_once_for_all_and_give_the_same_numbers(mon
         expected, *_ = plain(**pair, **noisy)
         log_probs, *_ = compiled(**pair, **noisy)
         torch.testing.assert_close(log_probs, expected)
-    assert len(captured) < 4  # fewer than layers, for two lengths
+    assert len(captured) < 4  # fewer graphs than layers, for two lengths

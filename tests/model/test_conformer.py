@@ -18,7 +18,7 @@ def encoder(**options):
     return ConformerEncoder(**{**defaults, **subsampling, **options}).eval()
 
 
-def test_relative_shift_reads_each_distance_where_it_belongs():
+def test_relative_shift_reads_the_right_position_for_each_distance():
     frames = 5
     scores = torch.randn(2, 3, frames, 2 * frames - 1)
     ours = shifted(scores)[..., :frames]
@@ -71,7 +71,7 @@ def test_pytorchs_attention_kernel_gives_the_same_result(attention):
     ("left", "right", "style"),
     [(-1, -1, "regular"), (3, 2, "regular"), (0, -1, "regular"), (4, 1, "chunked_limited"), (-1, 2, "chunked_limited")],
 )
-def test_contexts_show_what_their_definition_says(left, right, style):
+def test_contexts_show_the_frames_of_their_definition(left, right, style):
     frames = 11
     visible = AttentionContext(left, right, style).visible(frames, torch.device("cpu"))
     chunk = right + 1
@@ -85,7 +85,7 @@ def test_contexts_show_what_their_definition_says(left, right, style):
             assert bool(visible[query, key]) == expected
 
 
-def test_padding_is_never_seen_and_never_sees():
+def test_padding_neither_attends_nor_is_attended_to():
     padding, hidden = AttentionContext(-1, -1, "regular").masks(torch.tensor([3, 5]), 5)
     assert padding.tolist() == [[False] * 3 + [True] * 2, [False] * 5]
     assert hidden[0, :3, :3].sum() == 0
@@ -104,7 +104,7 @@ def test_every_subsampling_divides_the_frames(kind, factor):
 
 
 @pytest.mark.parametrize("kind", ["dw_striding", "striding", "vggnet"])
-def test_what_lies_beyond_an_utterance_does_not_reach_it(kind):
+def test_padding_does_not_change_an_utterance(kind):
     model = encoder(subsampling=kind)
     x = torch.randn(1, 16, 80)
     louder = x.clone()
@@ -114,7 +114,7 @@ def test_what_lies_beyond_an_utterance_does_not_reach_it(kind):
     assert torch.equal(quiet[..., : int(frames)], loud[..., : int(frames)])
 
 
-def test_causal_encoder_never_looks_ahead():
+def test_a_causal_encoder_uses_no_later_frames():
     model = encoder(
         causal_downsampling=True, att_context_size=[-1, 0], conv_context_size="causal", conv_norm_type="layer_norm"
     )
@@ -175,7 +175,7 @@ def test_a_dropped_layer_changes_nothing_but_still_gets_gradients():
         ({"use_pytorch_sdpa_backends": ["FASTEST"]}, "has 'FASTEST'"),
     ],
 )
-def test_what_is_not_built_is_refused_by_name(options, message):
+def test_unsupported_options_are_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message):
         encoder(**options)
 

@@ -1,4 +1,4 @@
-"""How many feature frames become one encoder frame: predicted from the configuration, counted in real encoders."""
+"""Feature frames per encoder frame: the prediction from the configuration equals the count in real encoders."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ encoders = st.fixed_dictionaries(
 
 @cache
 def _built(options: tuple[tuple[str, Any], ...]) -> ConformerEncoder | None:
-    """The smallest encoder with these options; None if there is none."""
+    """Return the smallest encoder with these options, or None if they are not valid."""
     try:
         return ConformerEncoder(feat_in=FEATURES, n_layers=1, d_model=4, n_heads=1, **dict(options)).eval()
     except ValueError:
@@ -50,7 +50,7 @@ def _settings(encoder: dict[str, Any], steps: int) -> dict[str, Any]:
 
 
 @given(encoders, st.integers(1, 40))
-def test_a_real_encoder_makes_as_many_frames_as_predicted(options: dict[str, Any], multiple: int) -> None:
+def test_a_real_encoder_makes_the_predicted_number_of_frames(options: dict[str, Any], multiple: int) -> None:
     encoder = _built(tuple(options.items()))
     if encoder is None:
         return
@@ -60,14 +60,14 @@ def test_a_real_encoder_makes_as_many_frames_as_predicted(options: dict[str, Any
 
 
 @given(encoders, st.sampled_from([1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48]))
-def test_what_the_check_accepts_the_loss_accepts_at_every_length_and_the_rest_it_refuses(
+def test_the_check_accepts_a_configuration_only_if_the_loss_accepts_every_length(
     options: dict[str, Any], steps: int
 ) -> None:
     encoder = _built(tuple(options.items()))
     if encoder is None:
         return
     loss = MultiMLMLoss(combine_time_steps=steps)
-    shortest = -(-17 * 6 // steps)  # below that, pooling may be left without a frame
+    shortest = -(-17 * 6 // steps)  # for fewer frames, the output of pooling may be empty
     lengths = [steps * (shortest + more) for more in (0, 1, 2, 3, 5, 8, 13, 40)]
     refused_by_the_loss = []
     for frames in lengths:
@@ -112,15 +112,13 @@ def test_what_the_check_accepts_the_loss_accepts_at_every_length_and_the_rest_it
         ),
     ],
 )
-def test_the_refusal_names_the_keys_and_the_values_that_work(
-    encoder: dict[str, Any], steps: int, expected: str
-) -> None:
+def test_the_error_names_the_keys_and_valid_values(encoder: dict[str, Any], steps: int, expected: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_frame_rate(_settings(encoder, steps))
     assert str(refusal.value).endswith(expected)
 
 
-def test_after_the_sub_sampling_frames_are_counted_one_by_one() -> None:
+def test_post_conv_masking_accepts_any_time_steps_but_no_reduction() -> None:
     settings = _settings({"subsampling_factor": 8}, steps=3) | {"mask_position": "post_conv"}
     check_frame_rate(settings)
     settings["encoder"] |= {"reduction": "pooling", "reduction_factor": 2}

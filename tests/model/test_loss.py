@@ -10,8 +10,8 @@ def example(books=2, frames=6, steps=4, codes=7):
     log_probs = torch.randn(2, frames, codes, books, generator=generator).log_softmax(2).requires_grad_()
     targets = torch.randint(codes, (2, frames, books), generator=generator)
     masks = torch.zeros(2, 3, frames * steps)
-    masks[0, :, : 2 * steps] = 1  # two whole frames
-    masks[1, :, steps : 2 * steps - 1] = 1  # three quarters of one: below the threshold
+    masks[0, :, : 2 * steps] = 1  # two complete frames
+    masks[1, :, steps : 2 * steps - 1] = 1  # three quarters of a frame: below the threshold
     return log_probs, targets, masks
 
 
@@ -22,7 +22,7 @@ def test_loss_is_the_mean_over_masked_frames_and_books():
     torch.testing.assert_close(loss, sum(terms) / 4)
 
 
-def test_a_frame_counts_when_more_than_the_threshold_is_masked():
+def test_a_frame_counts_if_more_than_the_threshold_is_masked():
     _, _, masks = example()
     assert MultiMLMLoss(4, mask_threshold=0.8).masked_frames(masks).sum() == 2
     assert MultiMLMLoss(4, mask_threshold=0.7).masked_frames(masks).sum() == 3
@@ -36,7 +36,7 @@ def test_without_a_masked_frame_loss_and_gradients_are_zero():
     assert (log_probs.grad == 0).all()
 
 
-def test_one_frame_too_many_from_the_encoder_is_left_out():
+def test_an_extra_frame_of_the_encoder_is_ignored():
     log_probs, targets, masks = example()
     longer = torch.cat((log_probs, log_probs[:, :1]), dim=1)
     loss = MultiMLMLoss(4, num_decoders=2)
@@ -51,7 +51,7 @@ def test_any_other_number_of_frames_is_refused(difference):
         MultiMLMLoss(4, num_decoders=2)(masks, other, targets)
 
 
-def test_squeezed_and_single_book_agree():
+def test_squeezed_and_unsqueezed_single_codebooks_agree():
     log_probs, targets, masks = example(books=1)
     single = MultiMLMLoss(4)(masks, log_probs, targets)
     squeezed = MultiMLMLoss(4, squeeze_single=True)(masks, log_probs[..., 0], targets[..., 0])

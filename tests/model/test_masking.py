@@ -9,14 +9,14 @@ LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=4)
 
 
 def runs(mask):
-    """Lengths of the runs of ones in a row of booleans."""
+    """Return the lengths of the runs of ones in a row of booleans."""
     text = "".join("1" if value else " " for value in mask.tolist())
     return [len(run) for run in text.split()]
 
 
 @settings(max_examples=40)
 @given(LENGTHS, st.booleans(), st.integers(0, 1000))
-def test_masked_frames_hold_the_embedding_and_lie_inside_the_utterance(lengths, overlap, seed):
+def test_masked_frames_have_the_embedding_and_are_within_the_utterance(lengths, overlap, seed):
     torch.manual_seed(seed)
     masking = RandomBlockMasking(feat_in=5, mask_prob=0.05 if overlap else 0.5, block_size=10, allow_overlap=overlap)
     features = torch.randn(len(lengths), 5, max(lengths) + 7)
@@ -32,7 +32,7 @@ def test_masked_frames_hold_the_embedding_and_lie_inside_the_utterance(lengths, 
 
 @settings(max_examples=30)
 @given(st.integers(60, 400), st.integers(0, 1000))
-def test_separate_blocks_cover_the_wanted_share(length, seed):
+def test_separate_blocks_cover_the_configured_share(length, seed):
     torch.manual_seed(seed)
     masking = RandomBlockMasking(feat_in=1, mask_prob=0.3, block_size=8)
     _, mask = masking(torch.randn(1, 1, length), torch.tensor([length]))

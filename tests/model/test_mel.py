@@ -41,7 +41,7 @@ def test_each_feature_has_zero_mean_and_unit_deviation_over_valid_frames(noise):
         assert (utterance[:, valid:] == 0).all()
 
 
-def test_an_utterance_does_not_depend_on_what_shares_its_batch(noise):
+def test_an_utterance_does_not_depend_on_the_rest_of_its_batch(noise):
     together, frames = features_of(noise, torch.tensor([32000, 20000]))
     alone, _ = features_of(noise[1:, :20000], torch.tensor([20000]))
     valid = int(frames[1])
@@ -52,7 +52,7 @@ def test_frames_are_a_multiple_of_pad_to(noise):
     assert features_of(noise, torch.tensor([32000, 100]), pad_to=16)[0].shape[2] % 16 == 0
 
 
-def test_dither_is_drawn_in_training_only_and_leaves_the_input_alone(noise):
+def test_dither_is_drawn_in_training_only_and_does_not_change_the_input(noise):
     before, lengths = noise.clone(), torch.tensor([32000, 32000])
     in_training, _ = features_of(noise, lengths, training=True, dither=0.1)
     in_evaluation, _ = features_of(noise, lengths, dither=0.1)

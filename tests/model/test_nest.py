@@ -66,7 +66,7 @@ def test_large_has_as_many_parameters_as_nemos():
     ],
     ids=lambda overrides: overrides[0],
 )
-def test_what_crashes_in_nemo_trains_here(overrides):
+def test_options_that_crash_in_nemo_can_be_trained(overrides):
     model = model_with(*overrides)
     *_, loss = step(model)
     assert loss > 0
@@ -80,7 +80,7 @@ def test_masking_after_subsampling_keeps_the_sources_of_targets_fixed():
     assert not any(parameter.requires_grad for parameter in model.encoder.pre_encode.parameters())
 
 
-def test_tokens_come_from_clean_speech_alone():
+def test_tokens_depend_only_on_clean_speech():
     model = model_with().eval()
     clean, noisy, lengths = speech()
     common = {"input_signal": clean, "input_signal_length": lengths, "noisy_input_signal_length": lengths}
@@ -137,12 +137,12 @@ def test_a_bad_configuration_is_named(override, message):
         model_with(override)
 
 
-def test_spec_augment_that_will_not_happen_is_announced(caplog):
+def test_spec_augment_without_an_effect_gives_a_warning(caplog):
     model_with("model.spec_augment.time_masks=2")
     assert "model.spec_augment has no effect" in caplog.text
 
 
-def test_nemos_encoder_is_asked_for_by_name(monkeypatch):
+def test_nemos_encoder_is_requested_by_an_environment_variable(monkeypatch):
     monkeypatch.setenv("USE_NEMO_CONFORMER", "true")
     with pytest.raises(ConfigError, match="NeMo cannot be imported"):
         model_with()

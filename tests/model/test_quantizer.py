@@ -12,7 +12,7 @@ def quantizer(**options):
 
 
 def by_measuring_every_distance(module, features):
-    """Tokens the slow way: stack, project, normalise, and compare with every code."""
+    """Compute tokens by the definition: stack, project, normalise, and compare with every code."""
     frames = features.transpose(1, 2).reshape(features.shape[0], -1, 16)
     x = torch.nn.functional.normalize(module.proj(frames).unflatten(-1, (module.num_books, module.code_dim)), dim=-1)
     distance = (x.double().unsqueeze(-2) - module.codebooks).norm(dim=-1)
@@ -25,13 +25,13 @@ def test_tokens_are_the_nearest_codes(dist_fn):
     assert torch.equal(module(features), by_measuring_every_distance(module, features))
 
 
-def test_a_silent_frame_gets_the_token_that_distances_give_it():
+def test_a_silent_frame_has_the_token_of_the_nearest_code():
     module, features = quantizer(dist_fn="l2"), torch.zeros(1, 8, 4)
     difference = torch.zeros(1, 1, 2, 4, 1) - module.codebooks.transpose(1, 2)
     assert torch.equal(module(features), difference.norm(dim=-2).argmin(dim=-1).expand(1, 2, 2))
 
 
-def test_one_book_can_be_squeezed_and_time_can_come_first():
+def test_one_codebook_can_be_squeezed_and_time_can_be_the_first_dimension():
     features = torch.randn(2, 8, 10)
     squeezed = quantizer(num_books=1, squeeze_single=True)(features)
     assert squeezed.shape == (2, 5)
@@ -39,7 +39,7 @@ def test_one_book_can_be_squeezed_and_time_can_come_first():
     assert torch.equal(squeezed, first)
 
 
-def test_it_is_frozen_in_float64_and_reproducible():
+def test_the_quantizer_is_frozen_in_float64_and_reproducible():
     module = quantizer()
     assert module.codebooks.dtype == torch.float64
     assert not any(parameter.requires_grad for parameter in module.parameters())

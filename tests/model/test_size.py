@@ -1,4 +1,4 @@
-"""Absurd models are refused before they are made, by the key that asks for them."""
+"""Absurdly large models are refused before they are made, and the error names the key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def model_settings(*overrides: str) -> dict[str, Any]:
     ],
     ids=str,
 )
-def test_the_estimate_is_about_what_an_encoder_takes(changes: dict[str, Any]) -> None:
+def test_the_estimate_is_close_to_the_size_of_an_encoder(changes: dict[str, Any]) -> None:
     node = {**ENCODER, **changes}
     with torch.device("meta"):
         encoder = ConformerEncoder(**node)
@@ -54,7 +54,7 @@ def test_the_estimate_is_about_what_an_encoder_takes(changes: dict[str, Any]) ->
     assert 0.95 < part_bytes("encoder", node) / taken < 1.2
 
 
-def test_the_estimate_is_what_a_decoder_takes() -> None:
+def test_the_estimate_equals_the_size_of_a_decoder() -> None:
     node = {"feat_in": 512, "num_classes": 8192, "num_decoders": 3}
     with torch.device("meta"):
         decoder = MultiSoftmaxDecoder(**node)
@@ -87,11 +87,11 @@ def test_the_estimate_is_what_a_decoder_takes() -> None:
         ("preprocessor.sample_rate", 10**15),
     ],
 )
-def test_an_absurd_size_is_refused_by_its_key_before_anything_is_made(key: str, value: Any) -> None:
+def test_an_absurd_size_is_refused_with_its_key_before_anything_is_made(key: str, value: Any) -> None:
     node = model_settings()
     part, _, name = key.partition(".")
     node[part][name] = value
-    if name == "combine_time_steps":  # the two have to agree
+    if name == "combine_time_steps":  # the two keys must agree
         node["loss"][name] = value
         node["preprocessor"]["pad_to"] = None
     if name == "sample_rate":
@@ -116,18 +116,18 @@ def test_an_absurd_size_is_refused_by_its_key_before_anything_is_made(key: str, 
         ("train_ds.num_workers", 10**6),
     ],
 )
-def test_what_would_take_for_ever_is_refused_too(key: str, value: int) -> None:
+def test_a_model_that_takes_forever_to_build_is_refused_too(key: str, value: int) -> None:
     with pytest.raises(ConfigError, match=rf"^model\.{key}: {value}; expected at most \d+$"):
         build_parts(model_settings(f"model.{key}={value}"))
 
 
-def test_the_model_itself_refuses() -> None:
+def test_the_model_class_refuses_absurd_sizes_too() -> None:
     config = small_config(CONFIG, ["model.encoder.d_model=1000000000"]).model
     with pytest.raises(ConfigError, match=r"d_model: 1000000000 asks for a model of .* this machine has"):
         EncDecDenoiseMaskedTokenPredModel(cfg=config)
 
 
-def test_without_memory_any_size_can_be_described() -> None:
+def test_any_size_can_be_built_without_memory_on_the_meta_device() -> None:
     with torch.device("meta"):
         parts = build_parts(model_settings("model.encoder.d_model=32768"))
     assert sum(p.numel() for p in parts.encoder.parameters()) > 2**34
@@ -140,7 +140,7 @@ keys = [f"{part}.{name}" for part, node in SETTINGS.items() if isinstance(node, 
 
 @given(key=st.sampled_from(keys), value=anything | st.integers(0, 10**400), most=st.integers(0, 10**30))
 @settings(max_examples=300, deadline=None, derandomize=True)
-def test_no_value_makes_the_check_itself_fail(key: str, value: Any, most: int) -> None:
+def test_no_value_crashes_the_check(key: str, value: Any, most: int) -> None:
     part, _, name = key.partition(".")
     node = {**SETTINGS, part: {**SETTINGS[part], name: value}}
     message = ""
@@ -151,7 +151,7 @@ def test_no_value_makes_the_check_itself_fail(key: str, value: Any, most: int) -
     assert "\n" not in message
 
 
-def test_all_sizes_of_the_paper_fit_a_common_machine() -> None:
+def test_all_sizes_of_the_paper_are_accepted_on_a_common_machine() -> None:
     for size in ("small", "medium", "large", "xlarge"):
         config = OmegaConf.merge(OmegaConf.load(CONFIG), OmegaConf.load(CONFIG.parent / "size" / f"{size}.yaml"))
         check_size(OmegaConf.to_container(config.model, resolve=True), "model", 4 * 10**9, "")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Models that train in milliseconds, to see what surrounds the training of any model."""
+"""Models that train in milliseconds, for tests of everything around the model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nest_ssl.data.batch import AudioNoiseItem, collate_audio_noise
 
 
 class Regression(pl.LightningModule):
-    """One linear layer; the validation losses that it reports are given, in order."""
+    """One linear layer that reports the given validation losses in their order."""
 
-    cfg = None  # what an archive holds beside the weights
+    cfg = None  # the configuration in an archive
     step_left_out = False
 
     def __init__(self, val_losses: Sequence[float] = (), samples: int = 6) -> None:
@@ -51,7 +51,7 @@ class Regression(pl.LightningModule):
 
 
 class Clock:
-    """Time that passes only when somebody sleeps: measured durations are then exact, however busy the machine is."""
+    """A clock that advances only by `sleep`, so that measured times are exact on a busy machine, too."""
 
     now = 0.0
 
@@ -66,7 +66,7 @@ CLOCK = Clock()
 
 
 class Clips(Dataset):
-    """Utterances of 1, 2, 3 ... seconds, each of which takes a while to load."""
+    """Utterances of 1, 2, 3 ... seconds, each of which takes `loading` seconds to load."""
 
     def __init__(self, count: int, loading: float) -> None:
         self.count, self.loading = count, loading
@@ -81,7 +81,7 @@ class Clips(Dataset):
 
 
 class Speech(Regression):
-    """The same for batches of audio; loading an utterance, a step and a validation take as long as they are told to."""
+    """A model for batches of audio; loading an utterance, a step and a validation take the given times."""
 
     def __init__(self, clips: int = 4, loading: float = 0.0, step: float = 0.0, validation: float = 0.0) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Speech(Regression):
 
 @pytest.fixture
 def fit() -> Callable[..., pl.Trainer]:
-    """Train a model on the CPU, quietly; the trainer."""
+    """Return a function that trains a model on the CPU without output and returns the trainer."""
 
     def fit(model: pl.LightningModule, ckpt_path: Any = None, **arguments: Any) -> pl.Trainer:
         quiet = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -119,7 +119,7 @@ def regression() -> type[Regression]:
 
 @pytest.fixture
 def clock() -> Clock:
-    """The clock that `speech` sleeps by."""
+    """The clock of `speech`."""
     return CLOCK
 
 

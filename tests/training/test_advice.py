@@ -19,7 +19,7 @@ def lines(spent: dict[str, Any] | None = None, **setup: Any) -> list[str]:
     return advice(dataclasses.replace(STEADY, **(spent or {})), dataclasses.replace(TUNED, **setup))
 
 
-def test_a_run_that_is_well_set_gets_a_verdict_and_no_advice() -> None:
+def test_a_well_configured_run_gets_a_verdict_and_no_advice() -> None:
     (verdict,) = lines()
     assert verdict == (
         "speed: 9 s of audio a second, padding efficiency 90%, 1% of the time waiting for data: "
@@ -28,12 +28,12 @@ def test_a_run_that_is_well_set_gets_a_verdict_and_no_advice() -> None:
 
 
 @pytest.mark.parametrize("spent", [{"batches": 10}, {"stepping": 5.0}, {"batches": 0, "stepping": 0.0}])
-def test_a_run_too_short_to_tell_gets_nothing(spent: dict[str, Any]) -> None:
+def test_a_too_short_run_gets_no_verdict(spent: dict[str, Any]) -> None:
     assert lines({"waiting": 1.0, **spent}, num_workers=0) == []
 
 
 class _Strategy:
-    """Reduces what four processes did that all did the same."""
+    """Reduces values over four processes that all have the same value."""
 
     root_device = torch.device("cpu")
 
@@ -45,7 +45,7 @@ class _Trainer:
     strategy = _Strategy()
 
 
-def test_four_processes_train_four_times_as_much_on_batches_of_the_same_length() -> None:
+def test_four_processes_train_on_four_times_as_much_audio() -> None:
     one = dataclasses.replace(STEADY, samples=100 * 16000 * 80, padded_samples=100 * 16000 * 160)
     assert lines(vars(one))[0].startswith("speed: 80 s of audio a second, padding efficiency 50%")
     four = one.over_processes(_Trainer())  # type: ignore[arg-type]
@@ -68,19 +68,19 @@ def test_four_processes_train_four_times_as_much_on_batches_of_the_same_length()
         ({"num_workers": 8, "prefetch_factor": 4}, "keep the audio on a local SSD"),
     ],
 )
-def test_where_data_is_slow_the_loader_is_the_knob(setup: dict[str, Any], knob: str) -> None:
+def test_if_loading_is_slow_the_advice_names_a_loader_option(setup: dict[str, Any], knob: str) -> None:
     verdict, first, *_ = lines({"waiting": 100.0}, **setup)
     assert "51% of the time waiting for data: data is the bottleneck" in verdict or "50% of" in verdict
     assert first.startswith(f"to speed up: {knob}")
 
 
-def test_many_small_files_can_become_a_few_large_ones() -> None:
+def test_for_many_small_files_the_advice_is_tar_files() -> None:
     last = {"num_workers": 8, "prefetch_factor": 4}
     assert "nest-ssl data tar" in lines({"waiting": 100.0}, **last)[2]
     assert not any("data tar" in line for line in lines({"waiting": 100.0}, **last, tarred=True))
 
 
-def test_while_training_one_line_tells_that_data_is_slow() -> None:
+def test_during_training_one_line_reports_slow_loading() -> None:
     slow = dataclasses.replace(STEADY, waiting=50.0)
     notice = data_notice(slow, dataclasses.replace(TUNED, num_workers=2))
     assert notice is not None
@@ -123,20 +123,20 @@ def test_workers_that_start_with_every_epoch_should_persist() -> None:
         ({"validating": 300.0}, {"val_check_interval": 1000}, "trainer.val_check_interval=4000 "),
     ],
 )
-def test_where_compute_is_slow_only_what_helps_here_is_named(
+def test_if_compute_is_slow_only_options_that_help_here_are_named(
     spent: dict[str, Any], setup: dict[str, Any], knob: str
 ) -> None:
     _, only = lines(spent, **setup)
     assert only.startswith(f"to speed up: {knob}")
 
 
-def test_without_a_gpu_nothing_is_said_that_needs_one() -> None:
+def test_without_a_gpu_no_advice_needs_one() -> None:
     text = "\n".join(lines(gpu=False, memory_used=None, precision="32-true", pin_memory=False))
     assert "precision" not in text
     assert "pin_memory" not in text
 
 
-def test_where_padding_costs_nothing_batches_are_left_as_they_are() -> None:
+def test_if_padding_costs_nothing_no_other_batches_are_advised() -> None:
     (verdict,) = lines({"padded_samples": 100 * 16000 * 30}, gpu=False)
     assert "padding efficiency 30%" in verdict
 
@@ -145,7 +145,7 @@ def test_validation_that_takes_most_of_the_run_is_the_verdict() -> None:
     assert "validation is the bottleneck" in lines({"validating": 300.0})[0]
 
 
-def test_three_lines_are_enough_however_much_could_be_better() -> None:
+def test_there_are_at_most_three_lines_of_advice() -> None:
     everything = lines(
         {"waiting": 100.0, "between": 30.0, "validating": 100.0, "padded_samples": 100 * 16000 * 30},
         exact=True,

@@ -18,7 +18,7 @@ CFG = OmegaConf.create({"model": {"train_ds": {"batch_size": 8, "num_workers": 1
     [(1.0, 2.0, 1), (0.01, 4.0, 0), (0.2, 0.1, 0)],
     ids=["slow data, for minutes", "slow steps", "slow data, but not for long"],
 )
-def test_a_minute_of_waiting_is_worth_one_line(
+def test_a_minute_of_waiting_gives_one_line(
     loading: float, step: float, said: int, fit: Any, speech: Any, clock: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     throughput = Throughput(sample_rate=16000, clock=clock)

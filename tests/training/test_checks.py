@@ -1,4 +1,4 @@
-"""What would spoil a run is found before its first step, and before anything is written."""
+"""Problems that would make a run useless are found before its first step and before anything is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _refuses(*_: object) -> Iterator[str]:
     yield
 
 
-def test_a_warning_that_two_checks_agree_on_is_said_once(
+def test_a_warning_of_two_checks_is_printed_once(
     caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_checks, "CONFIGURATION_CHECKS", [_warns, _warns])
@@ -48,7 +48,7 @@ def test_only_the_first_process_warns(our_messages: Callable[[], list[str]], mon
 
 
 @pytest.mark.parametrize("checks", ["CONFIGURATION_CHECKS", "DATA_CHECKS"])
-def test_a_refused_run_says_one_line_and_writes_nothing(
+def test_a_refused_run_prints_one_line_and_writes_nothing(
     checks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     corpus = make_dummy_corpus(tmp_path / "data", train=4, val=2, noise=2)
@@ -82,7 +82,7 @@ def test_targets_that_would_be_shifted_are_refused(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_what_nemo_trains_is_accepted(name: str) -> None:
+def test_configurations_that_nemo_trains_are_accepted(name: str) -> None:
     changes = VARIANTS[name].overrides(Path("dummy"), Path("mixed"))
     sizes = [OmegaConf.load(CONFIG / "size" / f"{change[6:]}.yaml") for change in changes if change[:6] == "+size="]
     plain = OmegaConf.from_dotlist([change for change in changes if change[0] not in "+~"])

@@ -1,4 +1,4 @@
-"""Checks of a configuration that look at what it trains and validates on."""
+"""Checks of the training and validation data of a configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = [
 
 
 def _own(folder: Path, corpus: DummyCorpus, name: str) -> Path:
-    """A manifest that nobody can tell from somebody's own."""
+    """Write a manifest that cannot be distinguished from a user's own."""
     entries = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
     for entry in entries:
         entry["audio_filepath"] = str(corpus.train_manifest.parent / entry["audio_filepath"])
@@ -37,7 +37,7 @@ def _generated_data(*typed: str, config: str = "nest_fast-conformer") -> list[st
     return list(check_generated_data(cfg, ["train.py", *typed]))
 
 
-def test_own_training_data_with_the_configurations_dummy_validation_is_refused_with_the_command_that_works() -> None:
+def test_own_training_data_with_generated_validation_data_is_refused_with_a_working_command() -> None:
     with pytest.raises(ConfigError) as refusal:
         _generated_data("model.train_ds.manifest_filepath=mine.json", "trainer.max_steps=9")
     assert str(refusal.value) == (
@@ -48,7 +48,7 @@ def test_own_training_data_with_the_configurations_dummy_validation_is_refused_w
     )
 
 
-def test_own_validation_data_with_the_configurations_dummy_training_data_is_refused() -> None:
+def test_own_validation_data_with_generated_training_data_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train_ds\.manifest_filepath: .* generated sounds, .* of mine\.json; give"):
         _generated_data(f"{VALIDATION}=mine.json")
 
@@ -56,7 +56,7 @@ def test_own_validation_data_with_the_configurations_dummy_training_data_is_refu
 @pytest.mark.parametrize(
     "train", ["=a.json,b.json", "=[[a.json,b.json]]", "=null model.train_ds.shar_path=cuts", "=data/own/train.json"]
 )
-def test_every_way_to_name_own_data_is_seen(train: str) -> None:
+def test_every_way_to_name_own_data_is_recognised(train: str) -> None:
     with pytest.raises(ConfigError, match="generated sounds"):
         _generated_data(*f"model.train_ds.manifest_filepath{train}".split())
 
@@ -69,35 +69,35 @@ def test_every_way_to_name_own_data_is_seen(train: str) -> None:
         f"model.train_ds.manifest_filepath=nest_ssl_project/data/dummy_ssl/train_manifest.json {VALIDATION}=null",
         f"model.train_ds.manifest_filepath=mine.json {VALIDATION}=null",
         f"model.train_ds.manifest_filepath=mine.json {VALIDATION}=held_out.json",
-        "model.train_ds.manifest_filepath=mine.json exp_manager=null",  # a recording, of which nothing is kept
+        "model.train_ds.manifest_filepath=mine.json exp_manager=null",  # a run for a recording, which keeps no result
     ],
 )
-def test_all_generated_all_own_and_no_validation_are_fine(typed: str) -> None:
+def test_only_generated_data_only_own_data_and_no_validation_are_accepted(typed: str) -> None:
     assert _generated_data(*typed.split()) == []
 
 
-def test_generated_validation_data_that_was_typed_is_wanted_and_warned_of() -> None:
+def test_explicit_generated_validation_data_gives_a_warning() -> None:
     typed = f"model.train_ds.manifest_filepath=mine.json {VALIDATION}=data/dummy_ssl/val_manifest.json"
     (line,) = _generated_data(*typed.split())
     assert line.endswith("is generated sounds, so val_loss would say nothing of mine.json")
 
 
 @pytest.mark.parametrize("name", ["train_ds", "validation_ds"])
-def test_generated_noise_in_own_speech_is_warned_of(name: str) -> None:
+def test_generated_noise_in_own_speech_gives_a_warning(name: str) -> None:
     speech = ["model.train_ds.manifest_filepath=mine.json", f"{VALIDATION}=held_out.json"]
     (line,) = _generated_data(*speech, f"model.{name}.noise_manifest=data/dummy_ssl/noise_manifest.json")
     assert line.startswith(f"model.{name}.noise_manifest: data/dummy_ssl/noise_manifest.json is generated noise")
     assert line.endswith(f"model.{name}.noise_manifest=null for none")
 
 
-def test_a_dummy_corpus_is_known_by_its_marker_in_any_folder(tmp_path: Path) -> None:
+def test_a_dummy_corpus_is_recognised_by_its_marker_in_any_folder(tmp_path: Path) -> None:
     corpus = make_dummy_corpus(tmp_path / "elsewhere", train=1, val=1, noise=1)
     assert all(is_generated(str(manifest)) for manifest in vars(corpus).values())
     assert not is_generated(str(_own(tmp_path / "elsewhere", corpus, "own.json")))
 
 
 @pytest.mark.parametrize("typed", ["model.validation_ds=null", f"{VALIDATION}=null", "trainer.limit_val_batches=0"])
-def test_a_run_without_validation_trains_says_so_once_and_has_no_best_checkpoint(
+def test_a_run_without_validation_warns_once_and_has_no_best_checkpoint(
     typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -29,7 +29,7 @@ def test_messages_are_plain_lines_and_other_libraries_are_quiet(capsys: pytest.C
     assert before == (list(logging.getLogger("nest_ssl").handlers), logging.getLogger("lightning.pytorch").level)
 
 
-def test_a_terminal_that_knows_ascii_only_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_with_ascii_only_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", stream)
     with messages():
@@ -40,7 +40,9 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the command is quoted for another shell")
 @pytest.mark.parametrize("resume", [True, False])
-def test_the_command_that_continues_can_be_typed(fit: Any, regression: Any, tmp_path: Path, resume: bool) -> None:
+def test_the_printed_command_that_continues_the_run_is_valid(
+    fit: Any, regression: Any, tmp_path: Path, resume: bool
+) -> None:
     last = tmp_path / "NEST--val_loss=1.000-step=2-last.ckpt"
     experiment = plan_experiment({"resume_if_exists": resume, "resume_ignore_no_checkpoint": True}, {})
     trainer = fit(regression(), max_steps=2)
@@ -53,7 +55,7 @@ def test_the_command_that_continues_can_be_typed(fit: Any, regression: Any, tmp_
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the command is quoted for another shell")
-def test_a_run_that_was_stopped_before_its_end_continues_with_the_same_command(fit: Any, regression: Any) -> None:
+def test_a_stopped_run_continues_with_the_same_command(fit: Any, regression: Any) -> None:
     experiment = plan_experiment({"resume_if_exists": True, "resume_ignore_no_checkpoint": True}, {})
     trainer = fit(regression(), max_steps=100, max_time="00:00:00:00")
     assert trainer.global_step < 100

@@ -1,4 +1,4 @@
-"""A run says before its first step what is odd about its data."""
+"""A run reports problems of its data before its first step."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DummyCorpus:
 
 
 def warnings(corpus: DummyCorpus, capsys: pytest.CaptureFixture[str], *overrides: str) -> list[str]:
-    """What a run of one step warns of."""
+    """Return the warnings of a run of one step."""
     assert main(["--config-name", "nest_tiny", *SMALL, *manifests_of(corpus), *overrides], config_dir=CONFIG) == 0
     lines = "".join(capsys.readouterr()).splitlines()
     return [line.removeprefix("warning: ") for line in lines if line.startswith("warning: ")]
 
 
-def test_validation_utterances_that_are_trained_on_are_named_for_each_validation_set(
+def test_validation_utterances_in_the_training_data_are_named_for_each_validation_set(
     corpus: DummyCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = corpus.train_manifest.read_text().splitlines(keepends=True)
@@ -56,7 +56,7 @@ def test_a_healthy_corpus_gives_no_warning(corpus: DummyCorpus, capsys: pytest.C
     assert not [line for line in warnings(corpus, capsys) if "trained on" in line or "narrow" in line]
 
 
-def test_narrow_band_training_data_is_told_as_an_estimate(
+def test_narrow_band_training_data_is_reported_as_an_estimate(
     corpus: DummyCorpus, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for file in sorted((corpus.train_manifest.parent / "train").glob("*.wav"))[:4]:
@@ -68,7 +68,7 @@ def test_narrow_band_training_data_is_told_as_an_estimate(
 
 
 @pytest.mark.parametrize("by_lhotse", [("train_ds",), ("train_ds", "validation_ds")], ids=len)
-def test_data_that_lhotse_reads_is_looked_at_too(
+def test_data_for_lhotse_is_checked_too(
     corpus: DummyCorpus, capsys: pytest.CaptureFixture[str], by_lhotse: tuple[str, ...]
 ) -> None:
     pytest.importorskip("lhotse")

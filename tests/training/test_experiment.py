@@ -38,25 +38,25 @@ def test_a_run_that_may_be_continued_has_no_version_folder(tmp_path: Path) -> No
     assert experiment.folder == tmp_path / "nest_experiments" / "NEST"
 
 
-def test_other_runs_are_told_apart_by_date_and_time(tmp_path: Path) -> None:
+def test_other_runs_are_distinguished_by_date_and_time(tmp_path: Path) -> None:
     folder = plan(name="NEST", exp_dir="runs").folder
     assert folder.parent == tmp_path / "runs" / "NEST"
     assert len(folder.name) == len("2025-01-31_23-59-59")
 
 
-def test_or_by_a_number(tmp_path: Path) -> None:
+def test_other_runs_can_be_distinguished_by_a_number(tmp_path: Path) -> None:
     (tmp_path / "nest_experiments" / "default" / "version_7").mkdir(parents=True)
     assert plan(use_datetime_version=False).folder.name == "version_8"
 
 
-def test_or_by_a_version_of_ones_own_which_can_be_continued_too(tmp_path: Path) -> None:
+def test_a_run_with_an_explicit_version_can_be_continued(tmp_path: Path) -> None:
     last = checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
     experiment = plan(name="NEST", version=3, resume_if_exists=True)
     assert experiment.folder.name == "3"
     assert experiment.resume_from == last
 
 
-def test_an_explicit_folder_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_an_explicit_folder_is_used_unchanged(tmp_path: Path) -> None:
     assert plan(name="NEST", explicit_log_dir="here").folder == tmp_path / "here"
 
 
@@ -65,7 +65,7 @@ def test_planning_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_newest_last_checkpoint_is_continued_when_a_killed_run_left_two(tmp_path: Path) -> None:
+def test_the_newest_of_two_last_checkpoints_of_a_killed_run_is_continued(tmp_path: Path) -> None:
     folder = tmp_path / "nest_experiments" / "NEST"
     checkpoint(folder, "NEST--val_loss=5.1-step=900-last.ckpt", age=60)
     newest = checkpoint(folder, "NEST--val_loss=5.0-step=1000-last.ckpt")
@@ -73,7 +73,7 @@ def test_the_newest_last_checkpoint_is_continued_when_a_killed_run_left_two(tmp_
     assert plan(name="NEST", resume_if_exists=True).resume_from == newest
 
 
-def test_a_run_without_resume_if_exists_starts_anew(tmp_path: Path) -> None:
+def test_a_run_without_resume_if_exists_starts_again(tmp_path: Path) -> None:
     checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
     assert plan(name="NEST", version=3).resume_from is None
 
@@ -103,7 +103,7 @@ def test_a_named_checkpoint_is_continued_unless_the_folder_has_a_later_one(tmp_p
         ({}, {"summary_writer_kwargs": {"log_dir": "x"}}, r"exp_manager.summary_writer_kwargs.log_dir"),
     ],
 )
-def test_what_cannot_work_is_refused(trainer: dict, node: dict, message: str) -> None:
+def test_invalid_combinations_are_refused(trainer: dict, node: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(trainer, name="NEST", **node)
 
@@ -121,9 +121,7 @@ def test_what_cannot_work_is_refused(trainer: dict, node: dict, message: str) ->
         ),
     ],
 )
-def test_loggers_are_asked_for_by_name_where_they_are_not_installed(
-    node: dict, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_logger_packages_are_named(node: dict, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
     def version(package: str) -> str:
@@ -134,12 +132,12 @@ def test_loggers_are_asked_for_by_name_where_they_are_not_installed(
         plan(**node)
 
 
-def test_checkpoints_of_the_trainers_own_are_allowed_without_exp_managers() -> None:
+def test_the_trainers_checkpoints_are_allowed_without_those_of_exp_manager() -> None:
     plan({"enable_checkpointing": True}, create_checkpoint_callback=False)
 
 
 def start(experiment: Experiment, **trainer: Any) -> ExperimentFolder:
-    """What happens in a process before its first step; `broadcast` is what the first process says."""
+    """Do what a process does before its first step; `broadcast` returns the value of the first process."""
     strategy = SimpleNamespace(broadcast=trainer.pop("broadcast", lambda value: value))
     place = SimpleNamespace(is_global_zero=True, strategy=strategy, callbacks=[], **trainer)
     folder = ExperimentFolder(experiment, OmegaConf.create({"seed": 1}))
@@ -148,7 +146,7 @@ def start(experiment: Experiment, **trainer: Any) -> ExperimentFolder:
     return folder
 
 
-def test_what_an_earlier_start_wrote_is_kept_also_where_one_before_it_was_removed(tmp_path: Path) -> None:
+def test_files_of_earlier_starts_are_kept_even_if_an_older_one_was_removed(tmp_path: Path) -> None:
     experiment = plan(explicit_log_dir=str(tmp_path / "run"))
     for _ in range(3):
         start(experiment)
@@ -160,7 +158,7 @@ def test_what_an_earlier_start_wrote_is_kept_also_where_one_before_it_was_remove
     assert (tmp_path / "run" / "run_2" / "config.yaml").read_text() == "seed: 1\n"
 
 
-def test_what_the_machine_adjusted_is_written_with_its_reason(tmp_path: Path) -> None:
+def test_adjustments_to_the_machine_are_written_with_their_reasons(tmp_path: Path) -> None:
     devices = OmegaConf.create([0, 1])
     adjustments = [Adjustment("trainer.devices", devices, 1, "no GPU"), Adjustment("trainer.x", True, False, "why")]
     start(plan_experiment({"explicit_log_dir": str(tmp_path / "run")}, {}, adjustments))
@@ -170,9 +168,7 @@ def test_what_the_machine_adjusted_is_written_with_its_reason(tmp_path: Path) ->
     ]
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -181,7 +177,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
         start(plan(explicit_log_dir=str(tmp_path / "run")))
 
 
-def test_every_process_writes_where_the_first_one_does(tmp_path: Path) -> None:
+def test_every_process_writes_to_the_folder_of_the_first_one(tmp_path: Path) -> None:
     first, other = plan(explicit_log_dir=str(tmp_path / "12-59-59")), plan(explicit_log_dir=str(tmp_path / "13-00-00"))
     callbacks = other.callbacks(OmegaConf.create())
     trainer = SimpleNamespace(callbacks=callbacks, strategy=SimpleNamespace(broadcast=lambda _: str(first.folder)))

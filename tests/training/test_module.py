@@ -1,4 +1,4 @@
-"""The model under Lightning's trainer, on a corpus of a few seconds."""
+"""The model in Lightning's trainer, on a corpus of a few seconds."""
 
 import json
 from pathlib import Path
@@ -37,9 +37,9 @@ def test_losses_and_learning_rate_are_logged(corpus):
     assert all(value.isfinite() for value in trainer.callback_metrics.values())
 
 
-def test_batches_without_masked_frames_are_counted_and_leave_no_trace_in_averages(corpus, caplog):
+def test_batches_without_masked_frames_are_counted_and_not_averaged(corpus, caplog):
     model, trainer = fit(corpus, "model.masking.mask_prob=0.0", val_check_interval=2)
-    assert model.batches_without_masks == 3  # two of training, one of validation
+    assert model.batches_without_masks == 3  # two training batches, one validation batch
     assert "train_loss" not in trainer.callback_metrics
     assert "val_loss" not in trainer.callback_metrics
     assert "no masked frame" in caplog.text
@@ -64,7 +64,7 @@ def test_unreadable_audio_is_replaced_and_counted(corpus, tmp_path):
     assert model.skipped_audio == 1
 
 
-def test_only_trainable_weights_move(corpus):
+def test_only_trainable_weights_change(corpus):
     model, _ = fit(corpus)
     torch.manual_seed(0)
     pl.seed_everything(0, verbose=False)
@@ -85,7 +85,7 @@ def test_only_trainable_weights_move(corpus):
         ("model.train_ds.manifest_filepath=nowhere.json", "nowhere.json"),
     ],
 )
-def test_what_training_needs_is_asked_for(corpus, override, message):
+def test_settings_that_training_needs_are_required(corpus, override, message):
     with pytest.raises(Exception, match=message) as caught:
         fit(corpus, override)
     assert isinstance(caught.value, ConfigError) or "manifest" in str(caught.value)

@@ -1,4 +1,4 @@
-"""What torch says of a loader process that died, told so that it can be acted on."""
+"""Torch's errors about worker processes that died become messages with a cause and advice."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from nest_ssl.training.processes import dead_worker
         ),
     ],
 )
-def test_the_cause_and_what_to_do_are_named(message: str, expected: str) -> None:
+def test_the_cause_and_a_remedy_are_named(message: str, expected: str) -> None:
     line = dead_worker(RuntimeError(message), 7)
     assert line is not None
     assert expected in line
     assert line.endswith("; the same command continues from the last checkpoint")
 
 
-def test_other_errors_are_left_alone() -> None:
+def test_other_errors_are_unchanged() -> None:
     assert dead_worker(RuntimeError("mat1 and mat2 shapes cannot be multiplied"), 7) is None

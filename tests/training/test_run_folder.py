@@ -1,4 +1,4 @@
-"""A run's folder may be somebody's: what the run did not write stays as it is."""
+"""The folder of a run may contain files of the user; the run does not change files that no run wrote."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOREIGN = {"thesis.tex": "years of work", ".bashrc": "alias ll", "hparams.yaml":
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Of the files in the folder itself, without those that a run with no logger writes."""
+    """Return the content of the files directly in the folder, without those that a run without loggers writes."""
     return {path.name: path.read_text() for path in folder.iterdir() if path.is_file()}
 
 
@@ -27,7 +27,7 @@ def plan(folder: Path, **node: Any) -> Any:
     return plan_experiment({"explicit_log_dir": str(folder), "create_tensorboard_logger": False, **node}, {})
 
 
-def test_a_run_in_somebodys_folder_moves_only_what_a_run_wrote(tmp_path: Path) -> None:
+def test_a_run_in_a_folder_of_the_user_moves_only_files_of_runs(tmp_path: Path) -> None:
     folder, script = tmp_path / "home", tmp_path / "job.sh"
     folder.mkdir()
     script.write_text("srun")
@@ -55,7 +55,7 @@ def test_a_file_that_no_run_wrote_is_not_replaced(tmp_path: Path, name: str) -> 
     assert content(folder) == {name: '{"mine": 1}'}
 
 
-def test_files_of_a_version_that_kept_no_record_are_moved(tmp_path: Path) -> None:
+def test_files_of_versions_without_a_record_are_moved(tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
     script.write_text("srun")
     folder = tmp_path / "run"
@@ -68,7 +68,7 @@ def test_files_of_a_version_that_kept_no_record_are_moved(tmp_path: Path) -> Non
     assert content(folder / "run_0").keys() == {"config.yaml", "environment.json", "job.sh", "hparams.yaml"}
 
 
-def test_a_run_that_was_killed_while_it_moved_files_goes_on_moving(
+def test_after_a_kill_while_files_were_moved_the_next_start_moves_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_while_it_moved_files_goes_on_moving(
 
 
 @pytest.mark.parametrize("recorded", ["../thesis.tex", "/etc/passwd", "sub/file", 3, None])
-def test_a_record_names_only_files_in_the_folder_itself(tmp_path: Path, recorded: Any) -> None:
+def test_a_record_can_name_only_files_directly_in_the_folder(tmp_path: Path, recorded: Any) -> None:
     folder = tmp_path / "run"
     (folder / "sub").mkdir(parents=True)
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -106,7 +106,7 @@ def test_a_record_names_only_files_in_the_folder_itself(tmp_path: Path, recorded
     assert (folder / "sub" / "file").is_file()
 
 
-def test_a_file_to_copy_that_is_there_already_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_copy_of_a_file_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text("srun")
     for _ in range(2):
         start(plan(tmp_path, files_to_copy=[str(tmp_path / "job.sh")]))
@@ -115,7 +115,7 @@ def test_a_file_to_copy_that_is_there_already_is_left_alone(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("names", [["a/job.sh", "b/job.sh"], ["a/config.yaml"]])
-def test_two_files_of_one_name_are_not_copied_over_each_other(tmp_path: Path, names: list[str]) -> None:
+def test_two_files_with_one_name_are_not_copied_over_each_other(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(name)
@@ -123,7 +123,7 @@ def test_two_files_of_one_name_are_not_copied_over_each_other(tmp_path: Path, na
         plan(tmp_path / "run", files_to_copy=[str(tmp_path / name) for name in names])
 
 
-def test_tensorboards_settings_are_the_runs_own_unless_they_were_there(tmp_path: Path) -> None:
+def test_tensorboard_settings_belong_to_the_run_unless_they_existed_before(tmp_path: Path) -> None:
     start(plan(tmp_path / "run", create_tensorboard_logger=True), loggers=[])
     assert json.loads((tmp_path / "run" / ENVIRONMENT).read_text())["files"] == [
         *("config.yaml", "environment.json", "hparams.yaml")

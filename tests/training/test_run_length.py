@@ -1,4 +1,4 @@
-"""A run too short to show anything says so before its first step, and only such a run does."""
+"""A run that is too short for its settings warns before its first step, and no other run does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nest_ssl.training.run_length import ValidationSchedule
 
 
 class Counts(Callback):
-    """Steps, batches and validations of a run."""
+    """Counts the steps, batches and validations of a run."""
 
     def __init__(self) -> None:
         self.batches = self.validations = self.steps = 0
@@ -43,7 +43,7 @@ def warned(
     our_messages: Callable[[], list[str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Any:
-    """Train a layer for real; what the run warned of, and what it then did."""
+    """Return a function that trains a layer and returns the warnings and the counts of the run."""
     monkeypatch.setattr(checks, "DATA_CHECKS", [check_length])
 
     def warned(cfg: DictConfig, samples: int = 6, **trainer: Any) -> tuple[list[str], Counts]:
@@ -65,7 +65,7 @@ def warned(
     together=st.integers(1, 3),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-def test_a_run_is_warned_of_exactly_if_it_never_validates_and_its_end_is_known(
+def test_only_a_run_of_known_length_that_never_validates_gives_a_warning(
     warned: Any, samples: int, max_steps: int, max_epochs: int, interval: float, every: int | None, together: int
 ) -> None:
     if max_steps < 0 and max_epochs < 0:
@@ -73,7 +73,7 @@ def test_a_run_is_warned_of_exactly_if_it_never_validates_and_its_end_is_known(
     if every is None and isinstance(interval, float):
         interval = 2
     if isinstance(interval, float) and int(samples * interval) < 1:
-        return  # which Lightning refuses
+        return  # Lightning refuses this
     options = {"max_steps": max_steps, "max_epochs": max_epochs, "val_check_interval": interval}
     lines, counts = warned(_cfg(), samples, check_val_every_n_epoch=every, accumulate_grad_batches=together, **options)
     assert bool(lines) == (counts.validations == 0), (lines, counts.batches)
@@ -93,7 +93,7 @@ def test_the_proposed_interval_validates(warned: Any) -> None:
     assert counts.validations == 2
 
 
-def test_a_run_within_its_warm_up_is_told_a_warm_up_with_the_same_peak(warned: Any) -> None:
+def test_a_run_shorter_than_its_warm_up_gets_a_warm_up_with_the_same_peak(warned: Any) -> None:
     noam = {"lr": 5.0, "sched": {"name": "NoamAnnealing", "d_model": 512, "warmup_steps": 25000}}
     (line,), _ = warned(_cfg(**noam), max_epochs=10, val_check_interval=2)
     assert line == (
@@ -115,7 +115,7 @@ def test_other_schedules_keep_their_rate(warned: Any, schedule: dict[str, Any] |
     assert [line.rpartition(" learns with ")[2] for line in lines] == expected
 
 
-def test_nothing_is_said_of_a_recording_of_which_nothing_is_kept(warned: Any) -> None:
+def test_a_run_for_a_recording_gives_no_warning(warned: Any) -> None:
     cfg = _cfg(sched={"name": "NoamAnnealing", "warmup_steps": 25000})
     cfg.exp_manager = None
     assert warned(cfg, max_steps=1, val_check_interval=2500)[0] == []

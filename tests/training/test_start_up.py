@@ -15,13 +15,13 @@ def output_of(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_starting_loads_nothing_that_only_some_runs_use() -> None:
+def test_starting_loads_no_library_that_only_some_runs_use() -> None:
     code = "import sys, nest_ssl.training.run; print(*sys.modules)"
     loaded = {name.split(".")[0] for name in output_of(code).split()}
     assert not loaded & {"tensorboard", "wandb", "pandas", "sklearn", "numba", "IPython"}
 
 
-def test_garbage_is_collected_after_the_start_as_before_it() -> None:
+def test_starting_does_not_switch_garbage_collection_on_or_off() -> None:
     code = "import gc, sys; {}; import nest_ssl.training; print(gc.isenabled())"
     assert output_of(code.format("gc.enable()")) == "True"
     assert output_of(code.format("gc.disable()")) == "False"

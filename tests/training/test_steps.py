@@ -1,4 +1,4 @@
-"""The number of optimizer steps, checked against the steps Lightning really takes."""
+"""The computed number of optimizer steps equals the number that Lightning takes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def loader(samples: int = 23, batch_size: int = 4, drop_last: bool = False) -> D
         ({"max_steps": 5}, False),
     ],
 )
-def test_as_many_as_lightning_takes(options: dict, drop_last: bool) -> None:
+def test_the_number_of_steps_equals_that_of_lightning(options: dict, drop_last: bool) -> None:
     run = trainer(**options)
     data = loader(drop_last=drop_last)
     expected = steps_in_run(run, data)
@@ -57,7 +57,7 @@ def test_as_many_as_lightning_takes(options: dict, drop_last: bool) -> None:
     assert run.global_step == expected
 
 
-def test_the_trainers_number_wins_then_the_schedules_then_the_epochs() -> None:
+def test_the_number_comes_from_the_trainer_then_the_schedule_then_the_epochs() -> None:
     schedule = {"max_steps": 7}
     assert steps_in_run(trainer(max_steps=9), loader(), schedule) == 9
     assert steps_in_run(trainer(max_epochs=1), loader(), schedule) == 7
@@ -72,4 +72,4 @@ def test_a_run_without_a_known_end_has_no_number() -> None:
 
 def test_ranks_share_the_samples() -> None:
     run = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=False)
-    assert steps_in_run(run, loader(samples=23, batch_size=4, drop_last=True)) == 3  # 12 samples a rank
+    assert steps_in_run(run, loader(samples=23, batch_size=4, drop_last=True)) == 3  # 12 samples per rank

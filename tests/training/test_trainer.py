@@ -10,7 +10,7 @@ from nest_ssl.errors import NestError
 from nest_ssl.training.trainer import fit
 
 
-def test_full_memory_is_one_line_that_says_what_to_lower() -> None:
+def test_full_memory_gives_one_line_that_names_keys_to_lower() -> None:
     class Trainer:
         global_step = 7
 

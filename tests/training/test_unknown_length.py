@@ -1,4 +1,4 @@
-"""Data without a length: what must be a number is asked for, in one line."""
+"""Data without a length: a missing number gives a one-line error."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def loader(endless: bool) -> CutLoader:
         ({"max_epochs": 3, "val_check_interval": 5}, True, r"max_steps: is -1, but the training data has no end"),
     ],
 )
-def test_a_share_of_an_unknown_number_is_refused(options: dict[str, Any], endless: bool, message: str) -> None:
+def test_a_share_of_an_unknown_length_is_refused(options: dict[str, Any], endless: bool, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         check_limits(trainer(**options), loader(endless), [])
 
 
 @pytest.mark.parametrize(("endless", "limit"), [(True, 1.0), (False, 0.5)])
-def test_validation_without_an_end_needs_a_limit(endless: bool, limit: float) -> None:
+def test_endless_validation_data_needs_a_limit(endless: bool, limit: float) -> None:
     with pytest.raises(ConfigError, match=r"trainer\.limit_val_batches: is .*whole number of batches"):
         check_limits(trainer(limit_val_batches=limit), DataLoader([1]), [DataLoader([1]), loader(endless)])
 
@@ -54,5 +54,5 @@ def test_validation_without_an_end_needs_a_limit(endless: bool, limit: float) ->
         ({"max_epochs": -1, "limit_val_batches": 2, "val_check_interval": 7}, True),
     ],
 )
-def test_numbers_are_enough(options: dict[str, Any], endless: bool) -> None:
+def test_explicit_numbers_are_sufficient(options: dict[str, Any], endless: bool) -> None:
     check_limits(trainer(**options), loader(endless), [loader(endless)] if "limit_val_batches" in options else [])

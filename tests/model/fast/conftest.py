@@ -1,4 +1,4 @@
-"""One model and one batch, computed by both numerics."""
+"""Fixtures that compute one model on one batch with both numerics."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NOTHING_RANDOM = [
 
 @dataclass(frozen=True)
 class Step:
-    """What a step computes: its loss, all gradients, and the statistics that batch norm remembers."""
+    """The results of a step: the loss, all gradients, and the running statistics of batch norm."""
 
     loss: float
     gradients: dict[str, Tensor]
     buffers: dict[str, Tensor]
 
     def distance(self, truth: Step) -> float:
-        """Of all gradients together."""
+        """Return the distance of all gradients together."""
         return (
             sum(
                 float((self.gradients[name].double() - true.double()).square().sum())
@@ -42,7 +42,7 @@ class Step:
 
 
 def build(numerics: str, overrides: Sequence[str] = (), seed: int = 0) -> EncDecDenoiseMaskedTokenPredModel:
-    """A small model whose biases and norms are not at their initial zeros and ones."""
+    """Return a small model whose biases and norms differ from their initial zeros and ones."""
     torch.manual_seed(seed)
     cfg = small_config(CONFIG, [f"model.numerics={numerics}", *overrides]).model
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
@@ -53,7 +53,7 @@ def build(numerics: str, overrides: Sequence[str] = (), seed: int = 0) -> EncDec
 
 
 def make_batch(lengths: Sequence[int], seed: int = 0) -> AudioNoiseBatch:
-    """Noise of these many samples each, and what lies beyond them is not silent either, to show that it is ignored."""
+    """Return a batch of noise with these lengths in samples; padding is not silent, to show that it is ignored."""
     generator = torch.Generator().manual_seed(seed)
     clean = 0.1 * torch.randn(len(lengths), max(lengths), generator=generator)
     noisy = clean + 0.02 * torch.randn(clean.shape, generator=generator)
@@ -64,7 +64,7 @@ def make_batch(lengths: Sequence[int], seed: int = 0) -> AudioNoiseBatch:
 
 
 def fix_mask(model: EncDecDenoiseMaskedTokenPredModel, seed: int = 0, share: float = 0.02) -> None:
-    """The same frames are masked whatever the numerics and the precision, which changes torch's draws."""
+    """Mask the same frames for all numerics and precisions, because torch's draws depend on them."""
     generator = torch.Generator().manual_seed(seed)
     starts = torch.rand(8, 1, 1000, generator=generator) < share
     blocks = torch.nn.functional.max_pool1d(torch.nn.functional.pad(starts.float(), (47, 0)), 48, stride=1)
@@ -79,11 +79,11 @@ def fix_mask(model: EncDecDenoiseMaskedTokenPredModel, seed: int = 0, share: flo
 def take_step(
     model: EncDecDenoiseMaskedTokenPredModel, batch: AudioNoiseBatch, dtype: torch.dtype = torch.float32, seed: int = 1
 ) -> Step:
-    """One step from the same random numbers."""
+    """Compute one step, always with the same random numbers."""
     model = model.to(dtype)
     model.zero_grad()
     torch.manual_seed(seed)
-    random.seed(seed)  # picks one of several attention contexts
+    random.seed(seed)  # chooses one of several attention contexts
     signals = {name: getattr(batch, name).to(dtype, copy=True) for name in ("audio", "noise", "noisy_audio")}
     lengths = {name: getattr(batch, name) for name in ("audio_len", "noise_len", "noisy_audio_len")}
     with default_type(dtype):
@@ -98,7 +98,7 @@ def take_step(
 
 @contextlib.contextmanager
 def default_type(dtype: torch.dtype) -> Iterator[None]:
-    """As Lightning sets it for `trainer.precision=64`."""
+    """Set the default type as Lightning does for `trainer.precision=64`."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

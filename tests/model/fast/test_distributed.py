@@ -1,4 +1,4 @@
-"""Batch norm that is synchronised: two processes with half of the batch each compute what one computes with all."""
+"""Synchronised batch norm: two processes with half of the batch each compute the same as one with the whole batch."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.multiprocessing import spawn
 
 from tests.model.fast.conftest import NOTHING_RANDOM, build, make_batch, take_step
 
-LENGTHS = (30000, 41234, 20000, 41234)  # both halves have the longest
-FIRST, LAST = 40, 88  # masked frames, as many in every utterance
+LENGTHS = (30000, 41234, 20000, 41234)  # both halves have a longest utterance
+FIRST, LAST = 40, 88  # masked frames, equally many in every utterance
 
 
 def model_with_fixed_mask(synchronised: bool) -> nn.Module:
@@ -24,7 +24,7 @@ def model_with_fixed_mask(synchronised: bool) -> nn.Module:
 
 
 def step_on(rows: slice, synchronised: bool) -> dict[str, torch.Tensor]:
-    """The gradients and statistics of a step on some utterances of the batch."""
+    """Return the gradients and statistics of a step on some utterances of the batch."""
     batch = make_batch(LENGTHS)
     for name, value in vars(batch).items():
         if isinstance(value, torch.Tensor):
@@ -52,5 +52,5 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
             torch.testing.assert_close(halves[0][name], value, rtol=1e-9, atol=1e-12)
             torch.testing.assert_close(halves[1][name], value, rtol=1e-9, atol=1e-12)
         else:
-            mean = (halves[0][name] + halves[1][name]) / 2  # as DDP takes it
+            mean = (halves[0][name] + halves[1][name]) / 2  # as in DDP
             assert float((mean - value).abs().max()) < 1e-9 * largest, name

@@ -1,4 +1,4 @@
-"""Cheap dropout is dropout: independent decisions at the right rate, scaled to keep the mean."""
+"""The fast dropout makes independent decisions at the right rate, and its scaling keeps the mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nest_ssl.model.fast.dropout import drop
 @pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
 def test_the_rate_and_the_mean_are_right(p: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    count = 1_000_001  # not a multiple of the lanes
+    count = 1_000_001  # not a multiple of the vector width
     y = drop(torch.ones(count, dtype=dtype), nn.Dropout(p))
     assert y.dtype == dtype
     y = y.double()
@@ -30,7 +30,7 @@ def test_neighbours_are_independent() -> None:
         assert abs((kept[:-distance] * kept[distance:]).mean().item()) < 5 * 0.25 / 1000
 
 
-def test_gradients_go_where_values_went() -> None:
+def test_gradients_are_dropped_where_values_were() -> None:
     torch.manual_seed(2)
     x = torch.randn(100, 7, requires_grad=True)
     y = drop(x, nn.Dropout(0.3))
@@ -39,7 +39,7 @@ def test_gradients_go_where_values_went() -> None:
 
 
 @pytest.mark.parametrize("module", [nn.Dropout(0.0), nn.Dropout(0.5).eval()])
-def test_nothing_is_dropped_when_nothing_should_be(module: nn.Dropout) -> None:
+def test_nothing_is_dropped_at_zero_or_in_evaluation(module: nn.Dropout) -> None:
     x = torch.randn(10)
     assert drop(x, module) is x
 

@@ -1,4 +1,4 @@
-"""`fast` is `exact` without the waste: the same loss, gradients and statistics, whatever the batch and the options."""
+"""`fast` computes the same loss, gradients and statistics as `exact`, for all batches and options."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ OPTIONS = {
 }
 LENGTHS = (40000, 61234, 8000, 30001)
 TINY = torch.finfo(torch.float64).tiny
-# arguments of the encoder that no option above sets, and why
+# arguments of the encoder that no option above sets, with the reasons
 NOT_VARIED = {
     *(
         "feat_in",
@@ -80,9 +80,9 @@ NOT_VARIED = {
         "dropout_emb",
         "dropout_att",
     ),  # sizes
-    *("reduction", "reduction_position", "reduction_factor"),  # exact does it
-    *("pos_emb_max_len", "pos_bias_max_len", "sync_max_audio_length", "use_pytorch_sdpa_backends"),  # not in a step
-    *("att_context_probs", "stochastic_depth_start_layer"),  # with those beside them
+    *("reduction", "reduction_position", "reduction_factor"),  # `exact` is used for these
+    *("pos_emb_max_len", "pos_bias_max_len", "sync_max_audio_length", "use_pytorch_sdpa_backends"),  # no effect here
+    *("att_context_probs", "stochastic_depth_start_layer"),  # set together with other arguments
     *("conv_context_style", "att_chunk_context_size", "global_tokens", "global_tokens_spacing", "global_attn_separate"),
 }
 
@@ -90,7 +90,7 @@ NOT_VARIED = {
 def both(
     overrides: list[str], lengths: tuple[int, ...] = LENGTHS, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> list[Step]:
-    """The same step by both numerics; what the overrides say goes before what is silent."""
+    """Compute the same step with both numerics; overrides take precedence over the defaults of this file."""
     batch, steps = make_batch(lengths, seed), []
     for numerics in ("exact", "fast"):
         model = build(numerics, [*NOTHING_RANDOM, *overrides], seed)
@@ -101,10 +101,10 @@ def both(
 
 
 def largest_error(exact: Step, fast: Step) -> float:
-    """The largest difference of a gradient, as a share of the largest of its tensor.
+    """Return the largest difference of a gradient, as a share of the largest gradient of its tensor.
 
-    A tensor whose true gradient is zero (a bias that the next norm takes away again) has nothing but rounding noise:
-    it counts as a share of the largest gradient of all. Without a masked frame all of them are zero.
+    If the true gradient of a tensor is zero (a bias before a norm), its gradient is only rounding noise:
+    it counts as a share of the largest of all gradients. Without a masked frame, all gradients are zero.
     """
     assert list(exact.gradients) == list(fast.gradients)
     of_all = max(float(gradient.abs().max()) for gradient in exact.gradients.values())
@@ -115,7 +115,7 @@ def largest_error(exact: Step, fast: Step) -> float:
 
 
 def check_same(exact: Step, fast: Step) -> None:
-    """In float64: to 1e-9 of each tensor's largest gradient; those that are zero but for rounding, of the largest."""
+    """Check in float64 that gradients agree to 1e-9 of the largest of their tensor, or of all, if they are rounding."""
     assert fast.loss == pytest.approx(exact.loss, rel=1e-12)
     for name, buffer in exact.buffers.items():
         torch.testing.assert_close(fast.buffers[name], buffer, rtol=1e-9, atol=1e-12)
@@ -153,23 +153,23 @@ def test_any_batch_gives_the_same_step(option: str, lengths: list[int], seed: in
 
 
 @pytest.mark.parametrize("lengths", [(0,), (100, 159), (160,), (40000, 0, 100)])
-def test_utterances_of_hardly_a_frame(lengths: tuple[int, ...]) -> None:
+def test_very_short_utterances_give_the_same_step(lengths: tuple[int, ...]) -> None:
     exact, fast = both([], lengths)
     assert fast.loss == pytest.approx(exact.loss, rel=1e-6)
 
 
 @pytest.mark.parametrize("option", ["default", "striding", "abs_pos", "layer_norm", "two_books", "not_normalised"])
-def test_in_single_precision_fast_is_as_near_to_the_truth_as_exact(option: str) -> None:
+def test_in_single_precision_fast_is_as_close_to_float64_as_exact(option: str) -> None:
     truth, _ = both(OPTIONS[option], dtype=torch.float64)
     exact, fast = both(OPTIONS[option])
     assert fast.loss == pytest.approx(exact.loss, rel=1e-6)
     size = sum(float(gradient.square().sum()) for gradient in truth.gradients.values()) ** 0.5
-    assert exact.distance(truth) < 1e-3 * size  # it is the same step
+    assert exact.distance(truth) < 1e-3 * size  # both computed the same step
     assert fast.distance(truth) < 1.5 * exact.distance(truth)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_in_half_precision_fast_is_as_near_to_the_truth_as_exact(dtype: torch.dtype) -> None:
+def test_in_half_precision_fast_is_as_close_to_float64_as_exact(dtype: torch.dtype) -> None:
     truth, _ = both([])
     distances = {}
     for numerics in ("exact", "fast"):
@@ -189,7 +189,7 @@ def test_evaluation_is_the_same_too() -> None:
     losses = []
     for numerics in ("exact", "fast"):
         model = build(numerics)
-        take_step(model, batch)  # so that batch norm remembers something
+        take_step(model, batch)  # so that batch norm has running statistics
         torch.manual_seed(3)
         with torch.no_grad():
             losses.append(model.eval().predict_masked(batch).loss.item())
@@ -197,7 +197,7 @@ def test_evaluation_is_the_same_too() -> None:
 
 
 def test_attention_of_all_utterances_together_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The way of a GPU, on a CPU."""
+    """The CPU computes attention in the way that is used on a GPU."""
     for option in ("default", "abs_pos", "context"):
         batch = make_batch(LENGTHS)
         overrides = [*NOTHING_RANDOM, *OPTIONS[option]]
@@ -210,7 +210,7 @@ def test_attention_of_all_utterances_together_is_the_same(monkeypatch: pytest.Mo
 
 
 def test_padding_costs_nothing_and_changes_nothing_but_batch_norm() -> None:
-    """With `batch_norm_over_padding: false`, an utterance's loss does not depend on how long its batch is."""
+    """With `batch_norm_over_padding: false`, the loss of an utterance does not depend on the length of its batch."""
     overrides = [*NOTHING_RANDOM, "model.batch_norm_over_padding=false"]
     short = make_batch((30000, 30000))
     long = make_batch((30000, 30000))
@@ -245,7 +245,7 @@ def test_a_batch_without_masks_has_zero_loss_and_gradients() -> None:
         ),
     ],
 )
-def test_what_fast_cannot_do_exact_does(
+def test_exact_is_used_for_options_that_fast_lacks(
     overrides: str, named: str, caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -266,7 +266,7 @@ DROPOUT = [
 
 
 def steps_with_dropout_told_apart(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """A factor in the place of each dropout, which tells its probability and how often it was applied."""
+    """Replace each dropout by a factor that shows its probability and how often it was applied."""
     monkeypatch.setattr(nn.Dropout, "forward", lambda module, x: x * (1 + module.p))
     for part in (encoder, attention):
         monkeypatch.setattr(part, "drop", lambda x, module: module(x))
@@ -277,7 +277,7 @@ def test_dropout_is_applied_where_exact_applies_it(monkeypatch: pytest.MonkeyPat
     exact, fast = steps_with_dropout_told_apart(monkeypatch)
     check_same(exact, fast)
     without, _ = both([], dtype=torch.float64)
-    assert abs(exact.loss - without.loss) > 1e-3  # the factors do matter
+    assert abs(exact.loss - without.loss) > 1e-3  # the factors have an effect
 
 
 def test_dropout_gives_the_same_loss_on_average() -> None:
@@ -294,8 +294,8 @@ def test_dropout_gives_the_same_loss_on_average() -> None:
     assert losses["fast"].std() / losses["exact"].std() == pytest.approx(1, abs=0.3)
 
 
-def test_training_goes_the_same_way() -> None:
-    """200 steps with dropout and dither: other random numbers, the same losses on the way down."""
+def test_training_with_both_numerics_gives_similar_losses() -> None:
+    """In 200 steps with dropout and dither, random numbers differ, but the losses fall in the same way."""
     batches = [make_batch((20000, 26000), seed) for seed in range(4)]
     curves = {}
     for numerics in ("exact", "fast"):

@@ -18,7 +18,7 @@ from nest_ssl.training.callbacks.monitor import count_codes, coverage, perplexit
     batches=st.integers(1, 3),
     seed=st.integers(0, 1000),
 )
-def test_counts_and_what_they_say_are_those_of_a_plain_loop(
+def test_counts_and_statistics_equal_those_of_a_plain_loop(
     books: int, codes: int, shape: tuple[int, ...], batches: int, seed: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -40,12 +40,12 @@ def test_counts_and_what_they_say_are_those_of_a_plain_loop(
         assert perplexity(counts)[book] == pytest.approx(math.exp(entropy) if total else 0)
 
 
-def test_codes_that_are_used_alike_are_all_in_use() -> None:
+def test_equally_frequent_codes_all_count_as_used() -> None:
     assert perplexity(torch.full((1, 8192), 3)) == pytest.approx(8192)
     assert perplexity(torch.tensor([[0, 5, 0]])) == pytest.approx(1)
 
 
-def test_counts_of_processes_add_up() -> None:
+def test_counts_of_processes_are_added() -> None:
     tokens = torch.randint(10, (20, 2), generator=torch.Generator().manual_seed(0))
     everything, parts = torch.zeros(2, 10, dtype=torch.int64), [torch.zeros(2, 10, dtype=torch.int64) for _ in "ab"]
     count_codes(everything, tokens, torch.ones(20, dtype=torch.bool))

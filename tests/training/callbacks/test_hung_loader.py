@@ -1,4 +1,4 @@
-"""A wait for data that does not end is ended after a signal; a slow step is not."""
+"""After a signal, an endless wait for data is ended, but a slow step is not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(name: str, waits: bool, seconds: int) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_a_process_that_waits_for_data_leaves_after_a_signal(name: str) -> None:
+def test_a_process_that_waits_for_data_ends_after_a_signal(name: str) -> None:
     ended = run(name, waits=True, seconds=100_000)
     assert ended.returncode == 128 + getattr(signal, name)
     assert "leaves without saving" in ended.stderr
@@ -43,7 +43,7 @@ def test_a_step_may_take_as_long_as_it_needs() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_forked_workers_neither_keep_the_watch_open_nor_trip_it() -> None:
+def test_forked_workers_neither_delay_nor_trigger_the_watchdog() -> None:
     script = """
 import os, signal, time
 from nest_ssl.training.callbacks import stopping
@@ -64,7 +64,7 @@ print("closed")
     assert (ended.returncode, ended.stdout) == (0, "closed\n")
 
 
-def test_another_signal_means_nothing() -> None:
+def test_other_signals_are_ignored() -> None:
     if not hasattr(signal, "SIGUSR1"):
         pytest.skip("this system has no such signal")
     ended = run("SIGUSR1", waits=True, seconds=3)

@@ -1,4 +1,4 @@
-"""The numbers of a run, on a model and a corpus of seconds."""
+"""The metrics of a run, with a small model on a corpus of a few seconds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def train(
 
 
 class Predictions(Callback):
-    """Keeps what the model said, in training and in validation."""
+    """Keeps the predictions of the model in training and in validation."""
 
     def __init__(self) -> None:
         self.training: list[MaskedPrediction] = []
@@ -58,7 +58,7 @@ class Predictions(Callback):
 
 
 def naive_scores(predictions: list[MaskedPrediction]) -> tuple[float, float, set[int], set[int]]:
-    """Accuracy, masked share, target codes and predicted codes, frame by frame."""
+    """Return accuracy, masked share, target codes and predicted codes, computed frame by frame."""
     hits, frames, targets, predicted = [], 0, set(), set()
     for prediction in predictions:
         frames += int(prediction.lengths.sum())
@@ -72,7 +72,7 @@ def naive_scores(predictions: list[MaskedPrediction]) -> tuple[float, float, set
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_numbers_are_those_of_a_plain_loop_over_frames(numerics: str, corpus: DummyCorpus) -> None:
+def test_metrics_equal_those_of_a_plain_loop_over_frames(numerics: str, corpus: DummyCorpus) -> None:
     seen = Predictions()
     model, trainer = train(corpus, [TrainingMonitor(), seen], f"model.numerics={numerics}")
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -97,7 +97,7 @@ def test_the_gradient_norm_is_the_one_before_clipping(corpus: DummyCorpus) -> No
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate_grad_batches": 2}])
-def test_watching_changes_no_bit_of_training(options: dict[str, int], corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_the_monitor_changes_no_bit_of_training(options: dict[str, int], corpus: DummyCorpus, tmp_path: Path) -> None:
     def outcome(*callbacks: Callback) -> dict[str, Any]:
         model, trainer = train(corpus, list(callbacks), val_check_interval=1, **options)
         return {
@@ -117,7 +117,7 @@ def test_steps_that_are_not_logged_compute_no_predictions(corpus: DummyCorpus, m
     assert len(asked) == 1
 
 
-def test_codes_seen_before_a_checkpoint_still_count_after_it(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_codes_counted_before_a_checkpoint_still_count_after_it(corpus: DummyCorpus, tmp_path: Path) -> None:
     first = TrainingMonitor()
     _, trainer = train(corpus, [first])
     trainer.save_checkpoint(tmp_path / "last.ckpt")
@@ -128,14 +128,14 @@ def test_codes_seen_before_a_checkpoint_still_count_after_it(corpus: DummyCorpus
     assert int(after.sum() - before.sum()) == int(seen.training[-1].scored.sum())
 
 
-def test_a_checkpoint_of_other_code_books_is_no_obstacle(corpus: DummyCorpus) -> None:
+def test_a_checkpoint_with_other_codebooks_can_be_loaded(corpus: DummyCorpus) -> None:
     monitor = TrainingMonitor()
     monitor.load_state_dict({"codes_seen": torch.ones(3, 7, dtype=torch.int64)})
     train(corpus, [monitor], limit_val_batches=0)
     assert monitor.state_dict()["codes_seen"].shape == (1, 64)
 
 
-def test_what_was_left_out_is_logged(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_skipped_audio_and_batches_without_masks_are_logged(corpus: DummyCorpus, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
     for row in rows:
         row["audio_filepath"] = str(corpus.train_manifest.parent / row["audio_filepath"])
@@ -152,7 +152,7 @@ def test_what_was_left_out_is_logged(corpus: DummyCorpus, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("overrides", [[], ["model.num_books=2"], ["model.squeeze_single=true"]])
-def test_exact_and_fast_score_alike(overrides: list[str]) -> None:
+def test_exact_and_fast_have_the_same_metrics(overrides: list[str]) -> None:
     batch = make_batch((40000, 61234, 8000, 30001))
     scores, placed = [], []
     for numerics in ("exact", "fast"):

@@ -1,4 +1,4 @@
-"""Steps whose loss or gradient is not finite, with the real model under Lightning's trainer."""
+"""Steps with a loss or gradient that is not finite, with the real model in Lightning's trainer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 
 class Poison(Callback):
-    """Spoils some steps, by their audio or one number of their gradients, and keeps the state after every step."""
+    """Makes some steps non-finite, through their audio or one gradient, and keeps the state after every step."""
 
     def __init__(self, bad: set[int], audio: bool) -> None:
         self.bad = bad
@@ -83,7 +83,7 @@ def same(before: list[torch.Tensor], after: list[torch.Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("numerics", "audio"), [("exact", True), ("exact", False), ("fast", True), ("fast", False)])
-def test_a_step_that_is_not_finite_leaves_no_trace_but_its_batch(
+def test_a_nonfinite_step_changes_nothing_but_uses_its_batch(
     numerics: str, audio: bool, corpus: DummyCorpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer, poison, nonfinite = fit(corpus, tmp_path / "bad", {2}, numerics, audio)
@@ -103,7 +103,7 @@ def test_a_step_that_is_not_finite_leaves_no_trace_but_its_batch(
 
 
 class ScaledOnCpu(MixedPrecision):
-    """A gradient scaler without half precision: only what the scaler does matters here."""
+    """A gradient scaler without half precision, because only the scaler is tested."""
 
     def __init__(self, scale: float = 2.0**16) -> None:
         super().__init__("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
@@ -113,7 +113,7 @@ class ScaledOnCpu(MixedPrecision):
 
 
 @pytest.mark.parametrize("numerics", ["exact", "fast"])
-def test_a_loss_that_is_not_finite_counts_with_a_gradient_scaler_too(
+def test_a_nonfinite_loss_is_counted_with_a_gradient_scaler_too(
     numerics: str, corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     _, poison, nonfinite = fit(corpus, tmp_path, {2}, numerics, plugins=[ScaledOnCpu()])
@@ -125,7 +125,7 @@ def test_a_loss_that_is_not_finite_counts_with_a_gradient_scaler_too(
 
 
 @pytest.mark.parametrize(("scale", "counted"), [(2.0**16, 0), (0.5, 1)])
-def test_gradients_that_a_scale_made_infinite_are_its_own_business(
+def test_gradients_made_infinite_by_the_scale_are_left_to_the_scaler(
     scale: float, counted: int, corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     _, _, nonfinite = fit(corpus, tmp_path, {2}, audio=False, plugins=[ScaledOnCpu(scale)])
@@ -133,10 +133,8 @@ def test_gradients_that_a_scale_made_infinite_are_its_own_business(
 
 
 @pytest.mark.parametrize("algorithm", ["norm", "value"])
-def test_a_fused_kernel_is_given_true_gradients_by_a_scaler(
-    algorithm: str, corpus: DummyCorpus, tmp_path: Path
-) -> None:
-    """What a step does with a scaler is what it does without one."""
+def test_a_fused_optimizer_gets_unscaled_gradients(algorithm: str, corpus: DummyCorpus, tmp_path: Path) -> None:
+    """A step with a scaler has the same result as one without."""
     clipped = {"gradient_clip_val": 0.1, "gradient_clip_algorithm": algorithm}
     norms, weights = [], []
     for plugins in ([], [ScaledOnCpu()]):
@@ -148,26 +146,26 @@ def test_a_fused_kernel_is_given_true_gradients_by_a_scaler(
         torch.testing.assert_close(scaled, plain, rtol=1e-3, atol=1e-5)
 
 
-def test_batches_that_only_accumulate_are_undone_with_their_update(corpus: DummyCorpus, tmp_path: Path) -> None:
-    """The first of two batches is bad: both belong to the step that is left out."""
+def test_a_skipped_update_also_discards_its_accumulated_batches(corpus: DummyCorpus, tmp_path: Path) -> None:
+    """The first of two batches is bad, and both belong to the skipped step."""
     _, poison, nonfinite = fit(corpus, tmp_path, {1}, accumulate_grad_batches=2, max_steps=3)
     assert nonfinite.count == 1
     assert all(value.isfinite().all() for value in poison.states[-1])
 
 
-def test_batch_norm_that_is_not_finite_leaves_no_trace_either(corpus: DummyCorpus, tmp_path: Path) -> None:
-    """Without a masked frame there is nothing to see in the loss."""
+def test_nonfinite_batch_norm_statistics_are_undone_too(corpus: DummyCorpus, tmp_path: Path) -> None:
+    """Without a masked frame, the loss does not show the bad audio."""
     _, poison, nonfinite = fit(corpus, tmp_path, {2}, "fast", masks="0")
     assert nonfinite.count == 1
     assert all(value.isfinite().all() for value in poison.states[-1])
 
 
-def test_too_many_in_a_row_stop_the_run(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_too_many_nonfinite_steps_in_a_row_stop_the_run(corpus: DummyCorpus, tmp_path: Path) -> None:
     with pytest.raises(NestError, match="2 steps in a row without a finite loss and gradient; lower model"):
         fit(corpus, tmp_path, {0, 2, 3}, most=2)
 
 
-def test_its_counts_are_part_of_a_checkpoint() -> None:
+def test_the_counts_are_part_of_a_checkpoint() -> None:
     before, after = NonFiniteSteps(None, 10), NonFiniteSteps(None, 10)
     before.count, before.in_a_row = 7, 3
     after.load_state_dict(before.state_dict())

@@ -28,7 +28,7 @@ def listed(file: Path) -> list[tuple[str, int, int, int]]:
     return [(record["kind"], record["epoch"], record["step"], record["count"]) for record in read_report(file)]
 
 
-def test_each_problem_is_on_the_disk_at_once_and_listed_once(tmp_path: Path) -> None:
+def test_each_problem_is_written_immediately_and_only_once(tmp_path: Path) -> None:
     report, file = ProblemReport(tmp_path / "run"), tmp_path / "run" / "problem_audio.jsonl"
     met(report, at(0))
     assert not (tmp_path / "run").exists()
@@ -48,7 +48,7 @@ def test_each_problem_is_on_the_disk_at_once_and_listed_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("left", ["", '{"kind": "sil', "[]\n", "\n\0\n"])
-def test_a_run_that_starts_again_goes_on_with_its_report(tmp_path: Path, left: str) -> None:
+def test_a_restarted_run_continues_its_report(tmp_path: Path, left: str) -> None:
     file = tmp_path / "problem_audio.jsonl"
     met(ProblemReport(tmp_path), at(3), SILENT)
     with file.open("a") as killed:
@@ -61,14 +61,14 @@ def test_a_run_that_starts_again_goes_on_with_its_report(tmp_path: Path, left: s
 
 
 class _HalfAFile(io.FileIO):
-    """What is written to a full disk."""
+    """A file on a full disk: only half of each text is written."""
 
     def write(self, text: Any) -> int:
         super().write(text[: len(text) // 2].encode())
         raise OSError(28, "No space left on device")
 
 
-def test_a_full_disk_costs_neither_the_run_nor_the_report(
+def test_a_full_disk_stops_neither_the_run_nor_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, our_messages: Callable[[], list[str]]
 ) -> None:
     report, file = ProblemReport(tmp_path), tmp_path / "problem_audio.jsonl"
@@ -89,7 +89,9 @@ def test_a_full_disk_costs_neither_the_run_nor_the_report(
     ]
 
 
-def test_every_process_has_its_own_and_the_first_sums_up(tmp_path: Path, our_messages: Callable[[], list[str]]) -> None:
+def test_every_process_has_its_own_report_and_the_first_adds_them_up(
+    tmp_path: Path, our_messages: Callable[[], list[str]]
+) -> None:
     first, second = ProblemReport(tmp_path), ProblemReport(tmp_path)
     met(second, at(1, rank=1), SILENT, GONE)
     assert len(listed(tmp_path / "problem_audio.rank1.jsonl")) == 2
@@ -101,7 +103,7 @@ def test_every_process_has_its_own_and_the_first_sums_up(tmp_path: Path, our_mes
     assert line == f"problems with audio: {kinds}; named in {tmp_path / 'problem_audio.rank1.jsonl'}"
 
 
-def test_an_utterance_with_two_problems_counts_once_and_noise_is_told_apart(
+def test_an_utterance_with_two_problems_counts_once_and_noise_is_counted_separately(
     tmp_path: Path, our_messages: Callable[[], list[str]]
 ) -> None:
     report, noise = (
@@ -115,7 +117,7 @@ def test_an_utterance_with_two_problems_counts_once_and_noise_is_told_apart(
     assert ": 2 skipped, 1 used, 1 of noise replaced by other noise; named in" in line
 
 
-def test_a_healthy_run_says_and_writes_nothing(
+def test_a_run_without_problems_reports_and_writes_nothing(
     tmp_path: Path, fit: Callable[..., Any], speech: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     callbacks: Sequence[Any] = [ProblemReport(tmp_path)]

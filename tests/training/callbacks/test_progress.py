@@ -15,7 +15,7 @@ def progress_of_no_audio(interactive: bool) -> TrainingProgress:
     return TrainingProgress(Throughput(sample_rate=16000), interactive)
 
 
-def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
+def test_without_a_terminal_plain_lines_show_the_progress(
     fit: Any, regression: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
@@ -32,7 +32,7 @@ def test_elsewhere_than_on_a_terminal_plain_lines_tell_the_state(
     assert all(character.isprintable() or character == "\n" for character in output)
 
 
-def test_the_loss_shown_is_the_mean_of_the_newest_batches_that_have_one(
+def test_the_shown_loss_is_the_mean_of_the_latest_batches_with_a_loss(
     fit: Any, regression: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_SECONDS", 0.0)
@@ -51,7 +51,7 @@ def test_the_loss_shown_is_the_mean_of_the_newest_batches_that_have_one(
     assert shown[:7] == ["8.000", "6.000", "6.000", "5.000", "5.000", "4.000", "1.500"]
 
 
-def test_lines_are_few_when_steps_are_fast(fit: Any, regression: Any, capsys: pytest.CaptureFixture) -> None:
+def test_fast_steps_give_few_lines(fit: Any, regression: Any, capsys: pytest.CaptureFixture) -> None:
     fit(regression([3.0]), max_steps=30, limit_val_batches=0, callbacks=[progress_of_no_audio(interactive=False)])
     assert len(capsys.readouterr().out.splitlines()) == 2  # the first step and the last
 
@@ -63,7 +63,7 @@ def test_a_terminal_gets_one_bar_over_all_epochs(fit: Any, regression: Any, caps
     assert "train_loss" in output
 
 
-def test_a_run_that_fails_gives_the_terminal_back(fit: Any, regression: Any) -> None:
+def test_a_run_that_fails_restores_the_terminal(fit: Any, regression: Any) -> None:
     bar = progress_of_no_audio(interactive=True)
     model = regression()
 
@@ -76,7 +76,7 @@ def test_a_run_that_fails_gives_the_terminal_back(fit: Any, regression: Any) -> 
     assert bar._bar is None
 
 
-def test_nothing_is_cut_off_on_80_columns(
+def test_the_progress_fits_on_80_columns(
     fit: Any, speech: Any, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -90,7 +90,7 @@ def test_nothing_is_cut_off_on_80_columns(
 
 
 @pytest.mark.parametrize("interactive", [True, False])
-def test_speed_and_waiting_are_part_of_the_state(
+def test_the_progress_shows_speed_and_waiting(
     fit: Any, speech: Any, capsys: pytest.CaptureFixture, interactive: bool
 ) -> None:
     throughput = Throughput(sample_rate=16000)

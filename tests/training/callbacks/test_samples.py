@@ -38,7 +38,7 @@ def test_two_utterances_are_taken_and_cut_to_15_seconds(numerics: str) -> None:
     assert (short.targets[short.scored] >= 0).all()
 
 
-def test_scored_frames_lie_within_hidden_ones() -> None:
+def test_scored_frames_are_within_masked_ones() -> None:
     for sample in samples_of("exact"):
         for frame in np.flatnonzero(sample.scored):
             assert sample.mask[8 * frame : 8 * frame + 8].mean() > 0.8
@@ -51,7 +51,7 @@ def test_masks_after_the_subsampling_are_shown_over_feature_frames() -> None:
         assert (sample.mask[: len(frames)] == frames).mean() > 0.95
 
 
-def test_exact_and_fast_take_the_same() -> None:
+def test_exact_and_fast_have_the_same_samples() -> None:
     for exact, fast in zip(samples_of("exact"), samples_of("fast"), strict=True):
         for name in ("clean", "noisy", "features", "mask", "scored"):
             np.testing.assert_array_equal(getattr(exact, name), getattr(fast, name))
@@ -59,7 +59,7 @@ def test_exact_and_fast_take_the_same() -> None:
         assert (fast.targets[~fast.scored] == -1).all()
 
 
-def test_the_first_file_and_the_newest_three_stay(tmp_path: Path) -> None:
+def test_the_first_file_and_the_newest_three_are_kept(tmp_path: Path) -> None:
     samples = samples_of("exact")
     for step in (10, 20, 30, 40, 50, 60):
         write_samples(tmp_path, samples, RATE, step)
@@ -71,24 +71,24 @@ def test_the_first_file_and_the_newest_three_stay(tmp_path: Path) -> None:
         assert file["clean_0"].dtype == file["features_0"].dtype == np.float16
 
 
-def test_files_with_other_names_are_somebody_elses(tmp_path: Path) -> None:
+def test_files_with_other_names_are_not_removed(tmp_path: Path) -> None:
     for name in ("step-a.npz", "step-b.npz", "step-c.npz", "step-d.npz", "step-1.npz"):
         (tmp_path / name).write_bytes(b"mine")
     write_samples(tmp_path, samples_of("exact"), RATE, 10)
     assert len(list(tmp_path.iterdir())) == 6
 
 
-def test_a_picture_is_grey_where_the_model_saw_nothing() -> None:
+def test_a_picture_is_grey_where_frames_are_masked() -> None:
     for sample in samples_of("exact", "model.num_books=2"):
         pixels = picture(sample, RATE)
         frames = sample.features.shape[1]
         scale = max(1, round(900 / frames))
-        row = pixels[60, 84 : 84 + frames * scale : scale]  # through the spectrogram
+        row = pixels[60, 84 : 84 + frames * scale : scale]  # a row of the spectrogram
         grey = row.max(axis=1) == row.min(axis=1)
         np.testing.assert_array_equal(grey, sample.mask)
 
 
-def test_a_picture_of_silence_that_is_all_hidden_can_be_drawn() -> None:
+def test_a_picture_of_fully_masked_silence_can_be_drawn() -> None:
     silent = Sample(
         clean=np.zeros(1600, np.float16),
         noisy=np.zeros(1600, np.float16),

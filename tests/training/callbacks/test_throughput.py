@@ -15,7 +15,7 @@ from nest_ssl.training.callbacks.throughput import Throughput, TimeBreakdown
 
 @pytest.fixture
 def measure(fit: Any, clock: Any) -> Any:
-    """Train; the throughput that was measured, and the trainer."""
+    """Return a function that trains and returns the measured throughput and the trainer."""
 
     def measure(model: pl.LightningModule, **arguments: Any) -> tuple[Throughput, pl.Trainer]:
         throughput = Throughput(sample_rate=16000, clock=clock)
@@ -33,14 +33,14 @@ def test_audio_is_counted_without_its_padding(measure: Any, speech: Any) -> None
 
 
 @pytest.mark.parametrize(("loading", "step", "share"), [(0.05, 0.0, 1.0), (0.0, 0.1, 0.0), (0.05, 0.1, 0.5)])
-def test_the_share_of_waiting_is_that_of_loading(
+def test_the_share_of_waiting_equals_that_of_loading(
     measure: Any, speech: Any, loading: float, step: float, share: float
 ) -> None:
     throughput, _ = measure(speech(clips=8, loading=loading, step=step), max_epochs=1, limit_val_batches=0)
     assert throughput.measured().data_wait_share == pytest.approx(share)
 
 
-def test_every_moment_of_the_run_is_accounted_for_once(measure: Any, speech: Any, clock: Any) -> None:
+def test_every_second_of_the_run_is_counted_once(measure: Any, speech: Any, clock: Any) -> None:
     model = speech(clips=6, loading=0.02, step=0.03, validation=0.2)
     start = clock()
     throughput, _ = measure(model, max_epochs=2)
@@ -52,7 +52,7 @@ def test_every_moment_of_the_run_is_accounted_for_once(measure: Any, speech: Any
     assert total.training_seconds + total.validating == pytest.approx(clock() - start)
 
 
-def test_validation_does_not_make_training_look_slow(measure: Any, speech: Any) -> None:
+def test_validation_does_not_count_as_slow_training(measure: Any, speech: Any) -> None:
     quick, _ = measure(speech(clips=8, step=0.05), max_epochs=1, limit_val_batches=0)
     slow, _ = measure(speech(clips=8, step=0.05, validation=0.5), max_epochs=1, val_check_interval=1)
     speeds = [each.measured().audio_seconds_per_second for each in (quick, slow)]
@@ -65,12 +65,12 @@ def logged(logger: CSVLogger) -> list[dict[str, float]]:
     return [row for row in rows if "padding_efficiency" in row]
 
 
-def test_metrics_are_logged_as_often_as_the_trainer_logs(measure: Any, speech: Any, tmp_path: Path) -> None:
+def test_metrics_are_logged_at_the_interval_of_the_trainer(measure: Any, speech: Any, tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     measure(speech(clips=12, step=0.01), max_epochs=1, limit_val_batches=0, logger=logger, log_every_n_steps=3)
     rows = logged(logger)
     assert len(rows) == 2
-    # Batches of 1-6 s, then of 7-12 s; each second of a step takes 10 ms and what the machine adds
+    # Batches of 1-6 s, then of 7-12 s; a step takes 10 ms for each second of audio, plus the overhead of the machine
     assert 0 < rows[0]["audio_seconds_per_second"] <= 21 / 0.03
     assert 0 <= rows[0]["data_wait_share"] <= 1
     assert rows[0]["padding_efficiency"] == pytest.approx(21 / 24)
@@ -85,7 +85,7 @@ def test_accumulated_batches_are_logged_once_for_each_step(measure: Any, speech:
 
 
 class Busy:
-    """The mark that a step leaves on a GPU."""
+    """A CUDA event that marks the end of a step."""
 
     def __init__(self, done: bool) -> None:
         self.done = done
@@ -98,7 +98,7 @@ class Busy:
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_loading_while_the_gpu_still_computes_is_no_waiting(done: bool, clock: Any) -> None:
+def test_loading_while_the_gpu_still_computes_is_not_waiting(done: bool, clock: Any) -> None:
     throughput = Throughput(sample_rate=16000, clock=clock)
     throughput._step_done = Busy(done)  # type: ignore[assignment]
     throughput.fetch_clock.start("[_TrainingEpochLoop].train_dataloader_next")
@@ -108,9 +108,9 @@ def test_loading_while_the_gpu_still_computes_is_no_waiting(done: bool, clock: A
     assert (throughput.total.stepping > 0) is not done
 
 
-def test_lengths_are_read_only_when_somebody_asks() -> None:
+def test_lengths_are_read_only_when_they_are_needed() -> None:
     class Device:
-        """A number whose reading would wait for the device."""
+        """A number on a device, of which reading the value would wait for the device."""
 
         def __init__(self) -> None:
             self.read = 0
@@ -128,11 +128,11 @@ def test_lengths_are_read_only_when_somebody_asks() -> None:
     assert spent.audio_seconds == 2.0
 
 
-def test_the_cost_is_small_beside_the_shortest_step(fit: Any, speech: Any) -> None:
+def test_the_cost_is_small_compared_with_the_shortest_step(fit: Any, speech: Any) -> None:
     spent: list[float] = []
 
     class Timed(Throughput):
-        """Takes the time of every hook that Lightning calls in a step."""
+        """Measures the time of every hook that Lightning calls in a step."""
 
         def __getattribute__(self, name: str) -> Any:
             value = super().__getattribute__(name)
@@ -151,4 +151,4 @@ def test_the_cost_is_small_beside_the_shortest_step(fit: Any, speech: Any) -> No
     fit(speech(clips=2), max_steps=200, limit_val_batches=0, callbacks=[throughput], profiler=profiler)
     assert len(spent) >= 600
     hooks_of_a_step = len(spent) / 200
-    assert statistics.median(spent) * hooks_of_a_step < 1e-3  # a mean would measure what else the machine does
+    assert statistics.median(spent) * hooks_of_a_step < 1e-3  # a mean would include other work of the machine

@@ -13,7 +13,7 @@ from nest_ssl.training.run_length import ValidationSchedule
 
 
 class Validations(Callback):
-    """At which steps validation ran."""
+    """Records the steps at which validation ran."""
 
     def __init__(self) -> None:
         self.steps: list[int] = []
@@ -42,7 +42,7 @@ def test_an_interval_longer_than_an_epoch_counts_across_epochs(
     assert seen.steps == expected
 
 
-def test_a_run_ends_when_its_time_is_over_and_a_resumed_one_has_all_of_it(fit: Any, regression: Any) -> None:
+def test_a_run_ends_at_its_time_limit_and_a_resumed_run_has_the_whole_time_again(fit: Any, regression: Any) -> None:
     class Slow(Callback):
         def on_train_batch_start(self, *_: Any) -> None:
             time.sleep(0.3)

@@ -45,7 +45,7 @@ def not_a_checkpoint(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [flip_a_bit, cut_short, empty, dangling, not_a_checkpoint])
-def test_a_damaged_checkpoint_is_passed_over_for_the_newest_that_is_whole(
+def test_a_damaged_checkpoint_is_skipped_for_the_newest_intact_one(
     damage: object, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path / "step=1.ckpt", 1, age=30)
@@ -57,8 +57,8 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_newest_that_is_whole(
     assert f"{last}: damaged, skipped" in caplog.text
 
 
-def test_whatever_bit_is_damaged_a_checkpoint_is_passed_over_or_can_be_loaded(tmp_path: Path) -> None:
-    """Also those of the archive's tables, which no sum covers."""
+def test_with_any_damaged_bit_a_checkpoint_is_skipped_or_can_be_loaded(tmp_path: Path) -> None:
+    """This includes bits in the tables of the archive, which no checksum covers."""
     path = tmp_path / "step=3-last.ckpt"
     CheckpointFiles().save_checkpoint({"state_dict": {"w": torch.ones(3)}}, path)
     whole = path.read_bytes()
@@ -77,7 +77,7 @@ def test_whatever_bit_is_damaged_a_checkpoint_is_passed_over_or_can_be_loaded(tm
     assert passed_over > 100
 
 
-def test_where_everything_is_damaged_nothing_is_trained_over_it(tmp_path: Path) -> None:
+def test_if_all_checkpoints_are_damaged_no_run_starts_over_them(tmp_path: Path) -> None:
     for name in ("step=2.ckpt", "step=3-last.ckpt"):
         cut_short(write(tmp_path / name, 3))
     with pytest.raises(CheckpointError, match="every checkpoint is damaged; move them"):
@@ -87,7 +87,7 @@ def test_where_everything_is_damaged_nothing_is_trained_over_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("damage", "reason"), [(empty, "it is empty"), (dangling, "it is a link whose target is missing")]
 )
-def test_a_run_whose_only_checkpoint_is_empty_or_gone_does_not_begin_anew(
+def test_a_run_whose_only_checkpoint_is_empty_or_missing_does_not_restart(
     damage: Callable[[Path], None], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     last = write(tmp_path / "step=3-last.ckpt", 3)
@@ -104,14 +104,14 @@ def test_an_empty_file_is_named_as_such(tmp_path: Path) -> None:
         CheckpointFiles().load_checkpoint(tmp_path / "a.ckpt")
 
 
-def test_a_folder_without_a_last_checkpoint_has_nothing_to_continue(tmp_path: Path) -> None:
+def test_without_a_last_checkpoint_there_is_nothing_to_continue(tmp_path: Path) -> None:
     write(tmp_path / "step=2.ckpt", 2)
     assert checkpoint_to_continue(tmp_path) is None
     assert checkpoint_to_continue(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_after_a_failure_nothing_is_removed_until_it_was_heard(background: bool, tmp_path: Path) -> None:
+def test_after_a_failure_nothing_is_removed_until_it_was_reported(background: bool, tmp_path: Path) -> None:
     files = CheckpointFiles(background)
     old = write(tmp_path / "old.ckpt", 1)
     (tmp_path / "file").touch()
@@ -125,7 +125,7 @@ def test_after_a_failure_nothing_is_removed_until_it_was_heard(background: bool,
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_is_no_fault_of_the_disk_is_not_taken_for_one(background: bool, tmp_path: Path) -> None:
+def test_other_errors_are_not_reported_as_errors_of_the_disk(background: bool, tmp_path: Path) -> None:
     files = CheckpointFiles(background)
 
     def save() -> None:
@@ -137,7 +137,7 @@ def test_what_is_no_fault_of_the_disk_is_not_taken_for_one(background: bool, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_in_the_background_the_moment_of_saving_is_kept(tmp_path: Path) -> None:
+def test_background_saving_writes_the_state_of_the_moment_of_the_call(tmp_path: Path) -> None:
     files = CheckpointFiles(background=True)
     files.write_beside(lambda: torch.randn(3_000_000).sort() and None)  # keeps the thread busy for a while
     weight, content = torch.zeros(10), {"state_dict": {}, "states": [{"step": 1}]}

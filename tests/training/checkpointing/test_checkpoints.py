@@ -26,7 +26,7 @@ FILENAME = "NEST--{val_loss:.3f}-{step}"
 
 @pytest.fixture(autouse=True)
 def archives(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The weights that went into the `.nemo` archive, one entry each time it was written."""
+    """The weights in the `.nemo` archive, one entry for each time that it was written."""
     written: list[float] = []
 
     def write_nemo(saved: SavedModel, path: Path) -> None:
@@ -73,7 +73,7 @@ def test_best_and_last_of_one_step_are_one_file_with_two_names(fit: Any, regress
     assert Path(checkpoint.best_model_path).samefile(checkpoint.last_model_path)
 
 
-def test_without_links_the_second_name_is_a_whole_copy(
+def test_without_links_the_second_name_is_a_copy(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any) -> None:
@@ -87,17 +87,17 @@ def test_without_links_the_second_name_is_a_whole_copy(
     assert files(tmp_path) == {best.name, last.name}
 
 
-def test_a_state_is_serialised_once_for_all_its_names(
+def test_a_state_is_serialised_once_for_all_names(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved: list[Any] = []
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda *arguments: (saved.append(arguments), save(*arguments)))
-    train(fit, regression([3.0, 2.0, 1.0]), tmp_path)  # three validations, each of which is the best so far
+    train(fit, regression([3.0, 2.0, 1.0]), tmp_path)  # three validations, each the best so far
     assert len(saved) == 3
 
 
-def test_the_end_of_the_run_is_saved_also_between_validations(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_the_end_of_the_run_is_saved_even_without_a_validation(fit: Any, regression: Any, tmp_path: Path) -> None:
     train(fit, regression([3.0, 1.0]), tmp_path, max_steps=5)
     assert files(tmp_path) == {"NEST--val_loss=1.000-step=4.ckpt", "NEST--val_loss=1.000-step=5-last.ckpt"}
 
@@ -106,16 +106,16 @@ def test_an_interval_of_time_is_given_in_seconds(fit: Any, regression: Any, tmp_
     settings = {"train_time_interval": 1e-6, "every_n_epochs": None}
     saved = train(fit, regression([3.0]), tmp_path, settings=settings, max_steps=3, val_check_interval=3)
     assert step_of(saved.last_model_path) == 3
-    assert saved.best_k_models  # of the steps in between, too
+    assert saved.best_k_models  # including those between validations
 
 
-def test_a_loss_that_was_never_measured_is_not_called_zero(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_a_loss_that_was_never_measured_is_not_zero_in_the_name(fit: Any, regression: Any, tmp_path: Path) -> None:
     train(fit, regression([]), tmp_path, max_steps=2)
     assert files(tmp_path) == {"NEST--step=2-last.ckpt"}
 
 
 def test_a_checkpoint_without_a_loss_is_continued_and_replaced(fit: Any, regression: Any, tmp_path: Path) -> None:
-    """Also one of NeMo's or of an earlier version, whose name says nan."""
+    """This includes checkpoints of NeMo and of earlier versions, which have nan in their names."""
     train(fit, regression([]), tmp_path, max_steps=1)
     folder = tmp_path / "checkpoints"
     for step, name in ((2, "NEST--step=1-last.ckpt"), (3, "NEST--val_loss=nan-step=2-last.ckpt")):
@@ -138,18 +138,18 @@ def test_a_checkpoint_without_a_loss_is_continued_and_replaced(fit: Any, regress
         ("{step}-{train_loss:.2f}", True, "{step}-{train_loss:.2f}"),
     ],
 )
-def test_fields_without_a_value_are_left_out_of_the_name(template: str, labelled: bool, expected: str) -> None:
+def test_fields_without_a_value_are_omitted_from_the_name(template: str, labelled: bool, expected: str) -> None:
     assert without_missing(template, {"step", "epoch", "train_loss"}, labelled) == expected
 
 
-def test_a_resumed_run_replaces_the_checkpoint_that_it_came_from(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_replaces_the_checkpoint_from_which_it_resumed(fit: Any, regression: Any, tmp_path: Path) -> None:
     first = train(fit, regression([3.0, 1.0]), tmp_path, max_steps=4)
     resumed = train(fit, regression([2.0]), tmp_path, max_steps=6, ckpt_path=first.last_model_path)
     assert files(tmp_path) == {"NEST--val_loss=1.000-step=4.ckpt", "NEST--val_loss=2.000-step=6-last.ckpt"}
     assert resumed.best_model_path == first.best_model_path
 
 
-def test_a_resumed_run_forgets_best_checkpoints_that_are_gone(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_a_resumed_run_ignores_best_checkpoints_that_no_longer_exist(fit: Any, regression: Any, tmp_path: Path) -> None:
     first = train(fit, regression([3.0, 1.0]), tmp_path, max_steps=4)
     Path(first.best_model_path).unlink()
     resumed = train(fit, regression([2.0]), tmp_path, max_steps=6, ckpt_path=first.last_model_path)
@@ -165,13 +165,13 @@ class RaiseAtStep(Callback):
             raise self.exception
 
 
-def test_the_last_follows_every_validation_also_without_improvement(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_the_last_checkpoint_is_saved_after_every_validation(fit: Any, regression: Any, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="power cut"):
         train(fit, regression([1.0, 2.0]), tmp_path, RaiseAtStep(5, RuntimeError("power cut")))
     assert files(tmp_path) == {"NEST--val_loss=1.000-step=2.ckpt", "NEST--val_loss=2.000-step=4-last.ckpt"}
 
 
-def test_a_run_that_is_told_to_end_saves_what_it_has(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_an_interrupted_run_saves_its_state(fit: Any, regression: Any, tmp_path: Path) -> None:
     with pytest.raises(SIGTERMException):
         train(fit, regression([3.0, 1.0]), tmp_path, RaiseAtStep(3, SIGTERMException()))
     assert "NEST--val_loss=3.000-step=3-last.ckpt" in files(tmp_path)
@@ -184,7 +184,7 @@ class Payload:
         return setattr, (Payload, "ran", True)
 
 
-def test_resuming_never_runs_what_a_checkpoint_brings(tmp_path: Path) -> None:
+def test_resuming_never_runs_code_in_a_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "a.ckpt"
     torch.save({"state_dict": {}, "extra": Payload()}, path)
     with pytest.raises(CheckpointError):
@@ -192,7 +192,7 @@ def test_resuming_never_runs_what_a_checkpoint_brings(tmp_path: Path) -> None:
     assert not Payload.ran
 
 
-def test_the_archive_follows_every_checkpoint_once(
+def test_the_archive_is_written_once_after_every_checkpoint(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float]
 ) -> None:
     model = regression([3.0, 2.0, 1.0])
@@ -202,7 +202,7 @@ def test_the_archive_follows_every_checkpoint_once(
 
 
 class FullDisk(Callback):
-    """There is no space for anything while the steps of this range are trained."""
+    """Imitates a disk that is full during the steps of this range."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, full: range) -> None:
         self.full = full
@@ -221,7 +221,7 @@ class FullDisk(Callback):
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
+def test_on_a_full_disk_the_run_continues_and_the_previous_checkpoint_stays(
     background: bool,
     fit: Any,
     regression: Any,
@@ -229,7 +229,7 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    losses, disk = [5.0, 4.0, 3.0, 2.0], FullDisk(monkeypatch, range(4, 8))  # the background may be a step behind
+    losses, disk = [5.0, 4.0, 3.0, 2.0], FullDisk(monkeypatch, range(4, 8))  # background saving may be a step late
     stop = RaiseAtStep(7, RuntimeError("power cut"))
     with pytest.raises(RuntimeError, match="power cut"):
         train(fit, regression(losses), tmp_path, disk, stop, max_steps=8, settings={"async_save": background})
@@ -242,7 +242,7 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     assert files(tmp_path / "on") == {"NEST--val_loss=2.000-step=8.ckpt", "NEST--val_loss=2.000-step=8-last.ckpt"}
 
 
-def test_a_full_disk_stops_the_run_if_asked_to(
+def test_a_full_disk_stops_the_run_if_configured(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch, range(4, 7))
@@ -259,7 +259,7 @@ def test_a_run_whose_end_cannot_be_saved_fails(
     assert "NEST--val_loss=2.000-step=4-last.ckpt" in files(tmp_path)
 
 
-def test_in_the_background_the_same_is_written(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_background_saving_writes_the_same_files(fit: Any, regression: Any, tmp_path: Path) -> None:
     torch.manual_seed(0)
     train(fit, regression([3.0, 1.0, 2.0]), tmp_path / "at once")
     torch.manual_seed(0)
@@ -271,7 +271,7 @@ def test_in_the_background_the_same_is_written(fit: Any, regression: Any, tmp_pa
         assert torch.equal(ours["state_dict"]["layer.weight"], theirs["state_dict"]["layer.weight"])
 
 
-def test_the_archive_of_the_best_model_stays_at_it(
+def test_the_archive_of_the_best_model_is_not_replaced_by_later_weights(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float]
 ) -> None:
     settings = {"save_best_model": True, "save_nemo_on_train_end": True}
@@ -280,7 +280,7 @@ def test_the_archive_of_the_best_model_stays_at_it(
     assert archives == [float(best.sum())]
 
 
-def test_without_being_asked_the_archive_is_written_at_the_end_only(
+def test_by_default_the_archive_is_written_only_at_the_end(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float]
 ) -> None:
     train(fit, regression([3.0, 2.0, 1.0]), tmp_path, settings={"save_nemo_on_train_end": True})
@@ -291,7 +291,7 @@ def test_without_being_asked_the_archive_is_written_at_the_end_only(
 SAVE_AT_END = {"save_nemo_on_train_end": True}
 
 
-def test_an_archive_that_could_not_be_written_is_by_the_next_start(
+def test_the_next_start_writes_an_archive_that_could_not_be_written(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: Any) -> None:
@@ -312,7 +312,7 @@ def test_an_archive_that_could_not_be_written_is_by_the_next_start(
     assert len(archives) == 2
 
 
-def test_an_archive_of_an_earlier_end_is_replaced_also_where_the_step_is_the_same(
+def test_an_archive_of_an_earlier_run_is_replaced_even_at_the_same_step(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float]
 ) -> None:
     first = train(fit, regression([3.0, 2.0, 1.0]), tmp_path)
@@ -326,17 +326,17 @@ def test_an_archive_of_an_earlier_end_is_replaced_also_where_the_step_is_the_sam
     assert len(archives) == 1
 
 
-def test_the_best_archive_leaves_the_model_where_training_left_it(
+def test_writing_the_best_archive_does_not_change_the_model(
     fit: Any, regression: Any, tmp_path: Path, archives: list[float]
 ) -> None:
     model = regression([3.0, 1.0, 2.0])
     checkpoint = train(fit, model, tmp_path, settings={"save_best_model": True, **SAVE_AT_END})
     last = torch.load(checkpoint.last_model_path, weights_only=True)["state_dict"]["layer.weight"]
-    assert torch.equal(model.layer.weight, last)  # which, divided among processes, could not be loaded into, either
+    assert torch.equal(model.layer.weight, last)  # a sharded model could not load other weights
     assert archives != [float(last.sum())]
 
 
-def test_a_best_checkpoint_that_cannot_be_read_is_an_end_that_could_not_be_saved(
+def test_an_unreadable_best_checkpoint_counts_as_a_failed_save_at_the_end(
     fit: Any, regression: Any, tmp_path: Path
 ) -> None:
     class Damage(Callback):
@@ -350,15 +350,15 @@ def test_a_best_checkpoint_that_cannot_be_read_is_an_end_that_could_not_be_saved
 
 
 class Stream(IterableDataset):
-    """Three batches, which nobody knows before the end."""
+    """A stream of three batches without a length."""
 
     def __iter__(self) -> Any:
         return iter(torch.ones(3, 2))
 
 
-@pytest.mark.parametrize("interval", [2, 4])  # with a validation at the end, and without
+@pytest.mark.parametrize("interval", [2, 4])  # with and without a validation at the end
 @pytest.mark.parametrize("end", [{"max_epochs": 2, "max_steps": -1}, {"max_steps": 6}])
-def test_a_run_over_data_of_unknown_length_that_is_at_its_end_stays_there(
+def test_a_finished_run_over_data_of_unknown_length_stays_finished(
     interval: int, end: dict[str, int], fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(regression, "train_dataloader", lambda _: DataLoader(Stream(), batch_size=1))
@@ -369,7 +369,7 @@ def test_a_run_over_data_of_unknown_length_that_is_at_its_end_stays_there(
     assert files(tmp_path) == {Path(first.best_model_path).name, Path(first.last_model_path).name}
 
 
-def test_a_run_over_data_of_unknown_length_that_ends_within_an_epoch_goes_on_there(
+def test_a_run_over_data_of_unknown_length_resumes_within_an_epoch(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(regression, "train_dataloader", lambda _: DataLoader(Stream(), batch_size=1))
@@ -378,11 +378,11 @@ def test_a_run_over_data_of_unknown_length_that_ends_within_an_epoch_goes_on_the
     assert torch.load(first.last_model_path, weights_only=True)["epoch"] == 1
 
 
-def test_a_run_that_gets_more_epochs_goes_on_with_the_data_of_the_next_one(
+def test_a_run_with_more_epochs_continues_with_the_data_of_the_next_epoch(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def batches(folder: str, *epochs: int) -> list[float]:
-        """What is trained on by a run of so many epochs, then of so many."""
+        """Return the batches of a run that ends after each of these numbers of epochs and is continued to the next."""
         torch.manual_seed(1)
         trained_on: list[float] = []
 
@@ -404,7 +404,7 @@ def test_a_run_that_gets_more_epochs_goes_on_with_the_data_of_the_next_one(
     assert batches("parts", 1, 3) == batches("whole", 3)
 
 
-def test_a_checkpoint_that_a_kill_left_unfinished_is_removed_by_the_next_start(
+def test_the_next_start_removes_the_unfinished_checkpoint_of_a_killed_run(
     fit: Any, regression: Any, tmp_path: Path
 ) -> None:
     folder = tmp_path / "checkpoints"
@@ -419,7 +419,7 @@ def test_a_checkpoint_that_a_kill_left_unfinished_is_removed_by_the_next_start(
     assert others.exists()
 
 
-def test_a_best_checkpoint_that_a_kill_left_out_of_the_books_is_written_again_under_its_name(
+def test_a_best_checkpoint_that_a_killed_run_had_not_recorded_is_written_again(
     fit: Any, regression: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_last = RunCheckpoint._save_last_checkpoint
@@ -442,7 +442,7 @@ def test_a_best_checkpoint_that_a_kill_left_out_of_the_books_is_written_again_un
     assert {Path(path).name for path in resumed.best_k_models} == best
 
 
-def test_files_that_were_there_before_keep_their_content(fit: Any, regression: Any, tmp_path: Path) -> None:
+def test_existing_files_keep_their_content(fit: Any, regression: Any, tmp_path: Path) -> None:
     first = train(fit, regression([3.0]), tmp_path, max_steps=2)
     name = "NEST--val_loss=2.000-step=4.ckpt"
     mine = tmp_path / "checkpoints" / name
@@ -453,7 +453,7 @@ def test_files_that_were_there_before_keep_their_content(fit: Any, regression: A
     assert "NEST--val_loss=2.000-step=4-v1.ckpt" in files(tmp_path)
 
 
-def test_a_checkpoint_from_elsewhere_names_nothing_to_delete(tmp_path: Path) -> None:
+def test_paths_outside_the_folder_in_a_checkpoint_are_ignored(tmp_path: Path) -> None:
     checkpoint = callback(tmp_path)
     own, victim = tmp_path / "checkpoints" / "a.ckpt", tmp_path / "precious.ckpt"
     sneaky = tmp_path / "checkpoints" / ".." / "precious.ckpt"

@@ -22,7 +22,7 @@ def config(*overrides: str) -> dict[str, Any]:
 
 
 def changes(*overrides: str) -> dict[str, bool]:
-    """Key -> whether its change takes effect."""
+    """Return, for each changed key, whether the change takes effect."""
     return {change.key: change.takes_effect for change in compare_configurations(config(), config(*overrides))}
 
 
@@ -38,7 +38,7 @@ def test_equal_configurations_have_no_change() -> None:
         *("model.train_ds.batch_augmentor.prob=0.1", "model.masking.mask_prob=0.02", "trainer.precision=bf16-mixed"),
     ],
 )
-def test_what_is_built_anew_takes_effect(override: str) -> None:
+def test_changes_of_parts_that_are_built_again_take_effect(override: str) -> None:
     assert changes(override) == {override.partition("=")[0]: True}
 
 
@@ -50,15 +50,15 @@ def test_what_is_built_anew_takes_effect(override: str) -> None:
         *("model.preprocessor.window=hamming", "model.mask_position=post_conv", "model.masking.freeze=false"),
     ],
 )
-def test_what_the_checkpoint_holds_does_not(override: str) -> None:
+def test_changes_of_values_in_the_checkpoint_have_no_effect(override: str) -> None:
     assert changes(override) == {override.partition("=")[0]: False}
 
 
-def test_a_default_that_is_written_out_is_no_change() -> None:
+def test_an_explicit_default_is_not_a_change() -> None:
     assert changes("model.numerics=exact", "model.encoder.att_context_probs=null", "trainer.deterministic=null") == {}
 
 
-def test_the_same_class_by_another_name_is_no_change() -> None:
+def test_another_name_of_the_same_class_is_not_a_change() -> None:
     assert changes("model.encoder._target_=nest_ssl.model.conformer.encoder.ConformerEncoder") == {}
 
 
@@ -69,9 +69,9 @@ def test_references_in_nemos_checkpoints_are_not_compared() -> None:
     assert compare_configurations(old, config()) == []
 
 
-def test_every_argument_of_the_trainer_is_decided_about() -> None:
-    """A new version of Lightning brings new ones: they are refused until somebody looks at what they do."""
-    not_from_a_file = {"callbacks", "plugins", "fast_dev_run"}  # a trial run continues nothing
+def test_every_argument_of_the_trainer_is_classified() -> None:
+    """New arguments of a new version of Lightning are refused until they are classified."""
+    not_from_a_file = {"callbacks", "plugins", "fast_dev_run"}  # objects; a trial run does not continue
     unknown = [
         name
         for name in arguments_of(Trainer)
@@ -80,7 +80,7 @@ def test_every_argument_of_the_trainer_is_decided_about() -> None:
     assert unknown == []
 
 
-def test_a_key_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_key_is_refused() -> None:
     assert not KeyChange("model.invented", None, 1).takes_effect
     assert not KeyChange("trainer.invented", None, 1).takes_effect
 
@@ -94,6 +94,6 @@ def test_a_key_that_nobody_knows_is_refused() -> None:
         *(("model.train_ds.batch_duration=30", True), ("model.validation_ds.shuffle=true", False)),
     ],
 )
-def test_an_epoch_restarts_where_batches_are_made_in_another_way(override: str, restarts: bool) -> None:
+def test_an_epoch_restarts_if_batches_are_made_in_another_way(override: str, restarts: bool) -> None:
     new = config(override)
     assert another_order(compare_configurations(config(), new), new["model"]["train_ds"]) is restarts

@@ -1,4 +1,4 @@
-"""Numbers are shown in groups, under names that lead back to those within a run."""
+"""Tags in TensorBoard form groups, and each tag can be mapped back to the name of its metric."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from nest_ssl.training.callbacks.monitor import codebook_metrics
 from nest_ssl.training.loggers.tags import name_of, tag_of
 
-BOOKS = list(codebook_metrics(*torch.ones(3, 12, 4)))  # of twelve books
+BOOKS = list(codebook_metrics(*torch.ones(3, 12, 4)))  # twelve codebooks
 NAMES = [
     *("train_loss", "val_loss", "learning_rate", "epoch", "train_step_timing in s", "dev_clean_val_loss"),
     *("train_accuracy", "masked_share", "gradient_norm", "weight_norm", "val_accuracy", "val_masked_share"),
@@ -19,12 +19,12 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_tag_leads_back_to_its_name_and_an_old_tag_is_one(name: str) -> None:
+def test_a_tag_is_mapped_back_to_its_name_and_an_old_tag_is_its_own_name(name: str) -> None:
     assert name_of(tag_of(name)) == name
     assert name_of(name) == name
 
 
-def test_groups_are_four_and_nemos_names_stay() -> None:
+def test_there_are_four_groups_and_nemos_names_are_unchanged() -> None:
     tags = {name: tag_of(name) for name in NAMES}
     assert {tag.partition("/")[0] for tag in tags.values() if "/" in tag} == {"train", "val", "codebook", "speed"}
     assert [name for name, tag in tags.items() if name == tag] == NAMES[:6]

@@ -18,7 +18,7 @@ from nest_ssl.training.loggers.tensorboard import PatientTensorBoardLogger
 
 
 class Disk:
-    """While it is full, of anything that is written half arrives."""
+    """Imitates a disk: while it is full, only half of each text is written."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.full = False
@@ -53,13 +53,13 @@ def log(to: TensorBoardLogger, steps: range) -> None:
 
 
 def logged(folder: Path) -> list[int]:
-    """The steps that TensorBoard's own reader finds."""
+    """Return the steps that TensorBoard's reader finds."""
     scalars = EventAccumulator(str(folder)).Reload().Scalars("loss")
     assert [event.value for event in scalars] == [event.step / 2 for event in scalars]
     return [event.step for event in scalars]
 
 
-def test_what_a_full_disk_had_no_space_for_is_written_later(
+def test_values_are_written_later_if_the_disk_was_full(
     disk: Disk, tmp_path: Path, caplog: pytest.LogCaptureFixture, our_messages: Callable[[], list[str]]
 ) -> None:
     caplog.set_level("INFO")
@@ -72,13 +72,13 @@ def test_what_a_full_disk_had_no_space_for_is_written_later(
     log(ours, range(7, 9))
     ours.finalize("success")
     assert logged(tmp_path) == [*range(1, 9)]
-    assert len(list(tmp_path.glob("events.*"))) == 1  # as of one start
+    assert len(list(tmp_path.glob("events.*"))) == 1  # one file, as after one start
     first, second = our_messages()
     assert first.startswith("curves could not be written: [Errno 28] No space left on device; they wait in memory")
     assert second == "curves are written again"
 
 
-def test_a_disk_that_stays_full_costs_the_curves_but_not_the_run(
+def test_on_a_disk_that_stays_full_the_run_continues_without_curves(
     disk: Disk, fit: Any, regression: Any, tmp_path: Path, our_messages: Callable[[], list[str]]
 ) -> None:
     class FillTheDisk(Callback):
@@ -91,7 +91,7 @@ def test_a_disk_that_stays_full_costs_the_curves_but_not_the_run(
     assert len(EventAccumulator(str(tmp_path)).Reload().Scalars("train_loss")) == 3
 
 
-def test_what_waits_has_bounds(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_unwritten_values_is_limited(disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensorboard, "_MOST_WAITING", 1000)
     ours = logger(tmp_path)
     log(ours, range(1))
@@ -104,7 +104,7 @@ def test_what_waits_has_bounds(disk: Disk, tmp_path: Path, monkeypatch: pytest.M
     assert steps[-1] == 500
 
 
-def test_tensorboard_reads_what_it_would_have_written(tmp_path: Path) -> None:
+def test_tensorboard_reads_the_same_as_from_its_own_writer(tmp_path: Path) -> None:
     for cls in (PatientTensorBoardLogger, TensorBoardLogger):
         one = cls(tmp_path / cls.__name__, "", "")
         one.log_hyperparams({"lr": 0.1})
@@ -117,7 +117,7 @@ def test_tensorboard_reads_what_it_would_have_written(tmp_path: Path) -> None:
     assert (tmp_path / "PatientTensorBoardLogger" / "hparams.yaml").read_text() == "lr: 0.1\n"
 
 
-def test_a_run_logs_with_it(tmp_path: Path) -> None:
+def test_a_run_logs_with_this_logger(tmp_path: Path) -> None:
     node = {"explicit_log_dir": str(tmp_path), "summary_writer_kwargs": {"flush_secs": 3}}
     (only,) = plan_experiment(node, {}).loggers()
     assert isinstance(only, PatientTensorBoardLogger)

@@ -24,7 +24,7 @@ def test_finite_gradients_are_clipped_as_torch_does(size: float) -> None:
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))  # type: ignore[arg-type]
 
 
-def test_without_a_limit_gradients_stay() -> None:
+def test_without_a_limit_gradients_are_unchanged() -> None:
     (parameter,) = parameters(torch.full((3,), 100.0))
     norm, finite = clip_or_drop([parameter], None)
     assert finite
@@ -34,7 +34,7 @@ def test_without_a_limit_gradients_stay() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_an_optimizer_does_not_notice_a_step_that_was_dropped(bad: float) -> None:
+def test_a_skipped_step_does_not_change_the_optimizer(bad: float) -> None:
     made = parameters(torch.ones(3), torch.ones(3))
     optimizer = torch.optim.AdamW(made, lr=0.1, weight_decay=0.1)
     optimizer.step()

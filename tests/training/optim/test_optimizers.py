@@ -1,4 +1,4 @@
-"""Optimizers: what a configuration names, over which parameters, and what is refused."""
+"""Optimizers: their names and options in a configuration, their parameters, and refused values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_one_adamw_step_is_the_textbook_update() -> None:
     before = weight.detach().clone()
     weight.grad = gradient
     optimizer.step()
-    # After one step both moments, bias-corrected, are the gradient and its square.
+    # After one step, the bias-corrected moments are the gradient and its square.
     expected = before * (1 - 0.1 * 1e-3) - 0.1 * gradient / (gradient.abs() + 1e-8)
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)
 
@@ -38,7 +38,7 @@ def test_name_and_torch_path_mean_the_same_class(name: str, cls: type[torch.opti
     assert type(build_optimizer([weight], {"_target_": f"torch.optim.{cls.__name__}", "lr": 0.1})) is cls
 
 
-def test_options_left_out_are_those_of_torch() -> None:
+def test_missing_options_have_the_defaults_of_torch() -> None:
     weight = nn.Parameter(torch.zeros(1))
     assert build_optimizer([weight], {"name": "adamw", "lr": 0.1}).defaults == torch.optim.AdamW([weight], 0.1).defaults
 
@@ -49,7 +49,7 @@ def test_numbers_written_as_strings_are_numbers_and_pairs_are_tuples() -> None:
     assert (group["lr"], group["weight_decay"], group["betas"]) == (0.5, 0.001, (0.9, 0.98))
 
 
-def test_the_schedule_beside_the_options_is_not_an_option() -> None:
+def test_the_schedule_is_not_an_option_of_the_optimizer() -> None:
     build_optimizer([nn.Parameter(torch.zeros(1))], {"name": "sgd", "lr": 1.0, "sched": {"name": "NoamAnnealing"}})
 
 
@@ -68,13 +68,13 @@ def test_the_schedule_beside_the_options_is_not_an_option() -> None:
         ({"_target_": "os.system", "lr": 1.0}, r"^model\.optim\._target_: 'os.system' is not a known optimizer"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_key(config: dict, message: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key(config: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         build_optimizer([nn.Parameter(torch.zeros(1))], config)
     assert "\n" not in str(caught.value)
 
 
-def test_all_parameters_are_given_in_the_models_order_frozen_ones_too() -> None:
+def test_all_parameters_including_frozen_ones_are_in_the_order_of_the_model() -> None:
     model = Model()
     (group,) = parameter_groups(model)
     assert [id(p) for p in group["params"]] == [id(p) for p in model.parameters()]
@@ -86,7 +86,7 @@ def test_a_named_part_gets_its_own_options_and_the_rest_comes_first() -> None:
     rest, encoder = build_optimizer(groups, {"name": "sgd", "lr": 0.1}).param_groups
     assert (rest["lr"], encoder["lr"]) == (0.1, 1e-4)
     assert [id(p) for p in encoder["params"]] == [id(p) for p in model.encoder.parameters()]
-    # `encoder_head` starts with the group's name but is no part of it.
+    # The name `encoder_head` begins with the name of the group, but is not part of it.
     assert [id(p) for p in rest["params"]] == [
         id(p) for m in (model.encoder_head, model.frozen) for p in m.parameters()
     ]

@@ -1,4 +1,4 @@
-"""The scheduler entry for Lightning: which scheduler, how often it steps, and what is refused."""
+"""The scheduler for Lightning: its class, how often it steps, and refused values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_torchs_epoch_schedulers_step_each_epoch_all_others_each_step(
     assert entry["monitor"] == "val_loss"
 
 
-def test_the_length_of_the_run_wins_over_the_schedules_own() -> None:
+def test_the_length_of_the_run_takes_precedence_over_that_of_the_schedule() -> None:
     config = {"name": "WarmupAnnealing", "max_steps": 7}
     assert build_scheduler(optimizer(), config, max_steps=20)["scheduler"].max_steps == 20  # type: ignore[index]
     assert build_scheduler(optimizer(), config, max_steps=None)["scheduler"].max_steps == 7  # type: ignore[index]
@@ -51,7 +51,7 @@ def test_numbers_written_as_strings_are_numbers() -> None:
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_state_is_plain_data_that_a_safe_checkpoint_can_hold(name: str) -> None:
+def test_the_state_is_plain_data_for_safe_checkpoints(name: str) -> None:
     config = {"name": name, "warmup_steps": 2, **({"d_model": 4} if name == "NoamAnnealing" else {})}
     state = build_scheduler(optimizer(), config, max_steps=10)["scheduler"].state_dict()  # type: ignore[index]
     values = [item for value in state.values() for item in (value if isinstance(value, list) else [value])]
@@ -80,7 +80,7 @@ def test_state_is_plain_data_that_a_safe_checkpoint_can_hold(name: str) -> None:
         ({"name": "ReduceLROnPlateau", "mode": "sideways"}, r"ReduceLROnPlateau .*sideways"),
     ],
 )
-def test_what_cannot_be_used_is_refused_by_its_key(config: dict, message: str) -> None:
+def test_an_invalid_value_is_refused_with_its_key(config: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         build_scheduler(optimizer(), config, max_steps=None)
     assert "\n" not in str(caught.value)

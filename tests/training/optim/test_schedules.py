@@ -1,4 +1,4 @@
-"""Schedules against the curves their papers and names describe, each written here from its definition."""
+"""Schedules are compared with curves that are computed here from their definitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AFTER_HOLD = WARMUP + HOLD
 
 
 def rates(name: str, steps: int = TOTAL + 5, max_steps: int | None = TOTAL, **options: object) -> list[float]:
-    """The rate of every optimizer step, as the optimizer sees it."""
+    """Return the learning rate of every optimizer step."""
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=BASE)
     entry = build_scheduler(optimizer, {"name": name, **options}, max_steps=max_steps)
     assert entry is not None
@@ -34,7 +34,7 @@ def warmed(step: int) -> float:
 
 
 def left(step: int, start: int = WARMUP) -> float:
-    """Share of the annealing still ahead."""
+    """Return the share of the annealing that remains."""
     return (TOTAL - step) / (TOTAL - start)
 
 
@@ -88,7 +88,7 @@ def test_a_ratio_is_a_number_of_steps(name: str) -> None:
     assert rates(name, warmup_ratio=0.2) == rates(name, warmup_steps=8)
 
 
-def test_square_annealing_alone_has_a_floor_by_default() -> None:
+def test_only_square_annealing_has_a_minimum_by_default() -> None:
     assert rates("SquareAnnealing")[-1] == 1e-5
     assert rates("SquareRootAnnealing")[-1] == 0.0
 
@@ -97,7 +97,7 @@ def test_noam_rises_linearly_peaks_at_the_warm_up_and_falls_with_the_root() -> N
     actual = rates("NoamAnnealing", d_model=16, warmup_steps=WARMUP, steps=200)
     expected = [BASE / 4 * min(max(1, t) ** -0.5, max(1, t) * WARMUP**-1.5) for t in range(200)]
     assert actual == pytest.approx(expected, rel=1e-12)
-    assert actual[0] == actual[1]  # kept from NeMo
+    assert actual[0] == actual[1]  # as in NeMo
     assert max(actual) == actual[WARMUP] == pytest.approx(BASE / 4 / math.sqrt(WARMUP))
 
 
