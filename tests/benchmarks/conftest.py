@@ -1,4 +1,4 @@
-"""A corpus of a few generated clips, made once, and jobs on a model so small that a step takes milliseconds."""
+"""A corpus of a few generated clips, made once, and jobs with a model so small that a step takes milliseconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 
 @pytest.fixture
 def make_job(corpus: Corpus, tmp_path: Path) -> MakeJob:
-    """Turns a measurement into what a side is asked to do for it."""
+    """Return a function that turns a measurement into the job of a side."""
 
     def make(measurement: Measurement, side: Side = FAST) -> Job:
         measurement = replace(measurement, batch_size=2, overrides=TINY)

@@ -16,7 +16,7 @@ FEWER_FRAMES = ("tokens, decoder and loss for masked frames only", PADDING)
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part not in FEWER_FRAMES])
-def test_without_a_part_the_loss_is_the_same(part: str) -> None:
+def test_the_loss_is_the_same_without_a_part(part: str) -> None:
     model, batch = build("fast", NOTHING_RANDOM), make_batch(LENGTHS)
     torch.manual_seed(0)
     expected = model.predict_masked(batch).loss
@@ -26,7 +26,7 @@ def test_without_a_part_the_loss_is_the_same(part: str) -> None:
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=0)
 
 
-def test_padding_can_be_made_to_count() -> None:
+def test_padding_can_be_counted_as_audio() -> None:
     batch = _as_long_as_the_longest(make_batch(LENGTHS))
     assert batch.audio_len.unique().tolist() == [batch.audio.shape[1]]
 

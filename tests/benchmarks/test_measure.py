@@ -1,4 +1,4 @@
-"""What a side measures, with the real model in the smallest size."""
+"""The measurements of a side, with the real model in a very small size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.benchmarks.conftest import MakeJob
 
 
 @pytest.mark.parametrize("side", [EXACT, FAST], ids=lambda side: side.name)
-def test_training_counts_real_seconds_and_explains_its_time(side: Side, make_job: MakeJob) -> None:
+def test_training_counts_audio_without_padding_and_shares_of_the_time(side: Side, make_job: MakeJob) -> None:
     job = make_job(Measurement("test", "rate", (1.0, 3.0, 2.0, 2.0), steps=2, stages=True, matrix_peak=True), side)
     numbers = measure.train("nest_ssl", job, time.time())
     steps = numbers["steps"]
@@ -44,13 +44,13 @@ def test_both_numerics_are_timed_on_the_same_batches(make_job: MakeJob) -> None:
     assert [step["real"] for step in exact["steps"]] == [step["real"] for step in fast["steps"]]
 
 
-def test_the_first_step_is_not_taken_when_only_its_time_is_asked_for(make_job: MakeJob) -> None:
+def test_a_run_ends_before_its_first_step_if_only_the_start_is_measured(make_job: MakeJob) -> None:
     job = make_job(Measurement("test", "first_step_seconds", 4.0, kind="first_step"))
     numbers = measure.first_step("nest_ssl", job, time.time() - 100)
     assert 100 < numbers["first_step_seconds"] < 130
 
 
-def test_data_is_counted_in_items(make_job: MakeJob) -> None:
+def test_loading_is_measured_in_items(make_job: MakeJob) -> None:
     job = make_job(Measurement("test", "items_per_second", 4.0, kind="data", steps=1))
     assert measure.data("nest_ssl", job, time.time())["items_per_second"] > 0
 
@@ -60,8 +60,8 @@ def test_saving_writes_all_three_files_and_is_timed(make_job: MakeJob) -> None:
     assert measure.save("nest_ssl", job, time.time())["saving_seconds"] > 0
 
 
-def test_counted_operations_are_those_that_torch_counts() -> None:
-    """Forward, because torch's own count of a depthwise convolution's gradient ignores its groups."""
+def test_the_counted_operations_equal_the_count_of_torch() -> None:
+    """Compare the forward pass only, because torch ignores the groups in the gradient of a depthwise convolution."""
     overrides = ["model.numerics=fast", "model.encoder.d_model=128", "model.num_classes=512"]
     overrides += ["model.encoder.subsampling_conv_channels=64", "model.masking.mask_prob=0.02"]
     cfg = small_config(CONFIG, overrides)

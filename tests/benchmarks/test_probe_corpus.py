@@ -1,4 +1,4 @@
-"""What a probe is tried on was never pre-trained on, and means over time cannot know the answer."""
+"""The probe is tested on speech that was not used for pre-training, and means over time cannot give the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lines(path: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_no_prompt_is_both_pre_trained_on_and_tried(folder: Path) -> None:
+def test_no_prompt_is_used_for_both_pre_training_and_the_probe(folder: Path) -> None:
     tried = {line["prompt"] for line in lines(folder / "direction.json")}
     trained, validated = (
         {Path(line["audio_filepath"]).stem for line in lines(folder / f"{name}.json")}
@@ -36,7 +36,7 @@ def test_no_prompt_is_both_pre_trained_on_and_tried(folder: Path) -> None:
     assert not trained & validated
 
 
-def test_pieces_are_stretches_of_their_prompts_half_of_them_reversed(folder: Path, corpus: Corpus) -> None:
+def test_pieces_are_parts_of_their_prompts_and_half_of_them_are_reversed(folder: Path, corpus: Corpus) -> None:
     prompts = {Path(clip.audio_filepath).stem: clip.audio_filepath for clip in corpus.prompts}
     found = lines(folder / "direction.json")
     for line in found[:20]:

@@ -1,4 +1,4 @@
-"""The recipes of the docs: their tables follow from their commands, and the count behind the memory is a real one."""
+"""The tables of docs/recipes.md are computed from its commands, and the estimate of memory equals a real count."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_both_languages_print_the_same_recipes(found: list[Recipe]) -> None:
     assert list(recipes(CHINESE_PAGE)) == found
 
 
-def test_more_hours_are_trained_longer_with_a_larger_model(found: list[Recipe]) -> None:
+def test_for_more_hours_training_is_longer_and_the_model_larger(found: list[Recipe]) -> None:
     for fewer, more in itertools.pairwise(found):
         assert more.parameters >= fewer.parameters
         assert more.config["trainer"]["max_steps"] > fewer.config["trainer"]["max_steps"]
@@ -56,7 +56,7 @@ def test_more_hours_are_trained_longer_with_a_larger_model(found: list[Recipe]) 
         assert steps % recipe.config["trainer"]["val_check_interval"] == 0
 
 
-def test_time_is_what_operations_take_or_the_quickest_step(found: list[Recipe]) -> None:
+def test_time_is_that_of_the_operations_but_at_least_that_of_the_quickest_step(found: list[Recipe]) -> None:
     hour, thousand = found[0], found[3]
     steps = hour.config["trainer"]["max_steps"]
     assert hour.hours_of_training("H100") == pytest.approx(steps * QUICKEST_STEP / 3600)
@@ -64,8 +64,8 @@ def test_time_is_what_operations_take_or_the_quickest_step(found: list[Recipe]) 
     assert thousand.hours_of_training("RTX 4090") == pytest.approx(operations / (0.1 * 165e12) / 3600)
 
 
-def test_activations_are_as_counted_on_this_machine() -> None:
-    """Every tensor that the backward pass keeps, except weights, for one clip of 10 s."""
+def test_the_estimated_activations_equal_a_count_on_this_machine() -> None:
+    """Count every tensor that the backward pass keeps, except weights, for one clip of 10 s."""
     seconds = 10.0
     line = CommandLine(preset_folder(), "nest_fast-conformer", ["+size=small", "model.numerics=fast"])
     config = OmegaConf.to_container(load_config(line), resolve=True)
@@ -78,7 +78,7 @@ def test_activations_are_as_counted_on_this_machine() -> None:
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage  # held, so that no other tensor gets its address
+            kept[storage.data_ptr()] = storage  # kept, so that no other tensor gets its address
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):

@@ -1,4 +1,4 @@
-"""The orchestrator: processes in turn, failures as results, nothing measured twice."""
+"""The benchmark runs processes in turn, records failures as results, and measures nothing twice."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _runner(corpus: Corpus, folder: Path) -> TurnRunner:
     return TurnRunner(corpus, None, Results.read(folder / "results.json"), folder, workers=0)
 
 
-def test_sides_take_turns_and_later_rounds_get_other_batches(corpus: Corpus, tmp_path: Path) -> None:
+def test_sides_alternate_and_later_rounds_have_other_batches(corpus: Corpus, tmp_path: Path) -> None:
     turns = _runner(corpus, tmp_path).turns([replace(DATA, rounds=2)])
     assert [(turn.round, turn.side.name) for turn in turns] == [(0, "exact"), (0, "fast"), (1, "fast"), (1, "exact")]
     assert turns[0].clips == turns[1].clips != turns[2].clips
 
 
-def test_a_failure_is_kept_and_the_next_side_still_has_its_turn(
+def test_a_failure_is_recorded_and_the_next_side_still_runs(
     corpus: Corpus, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = replace(EXACT, name="broken", overrides=("model.train_ds.no_such_key=1",))
@@ -44,19 +44,19 @@ def test_a_failure_is_kept_and_the_next_side_still_has_its_turn(
     assert "[2/2, about 1 min left] data, fast, round 1 of 1" in capsys.readouterr().out
 
 
-def test_an_unknown_measurement_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_an_unknown_measurement_lists_all_measurements(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--quick", "--only", "speed"]) == 1
     assert "--only speed: no such measurement; there are first-step, data" in capsys.readouterr().err
 
 
-def test_one_measurement_alone_does_not_replace_the_page_that_others_are_on(tmp_path: Path) -> None:
+def test_a_single_measurement_does_not_replace_the_page_of_all(tmp_path: Path) -> None:
     alone = Results(runs=[Result("watching", FAST.name, 0, {"share_10": 0.01})])
     assert run._page(alone, "watching", tmp_path) == tmp_path / "watching.md"
     among_others = Results(runs=[*alone.runs, Result("data", FAST.name, 0, {"items_per_second": 1.0})])
     assert run._page(among_others, "watching", tmp_path) == run._page(alone, None, tmp_path) == PAGE
 
 
-def test_nemo_is_looked_for_only_where_it_takes_part(
+def test_nemo_is_searched_only_if_a_measurement_needs_it(
     corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def no_nemo(version: str) -> Path:

@@ -1,4 +1,4 @@
-"""What watching costs: measured on a real run, told as costs of steps and shares of the time."""
+"""The cost of watching is measured in a real run, in seconds per step and as shares of the time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def spent(mode: Mode, *around: float, computing: float = 1.0) -> list[TimeBreakd
     return [TimeBreakdown(mode, seconds, seconds + computing) for seconds in around]
 
 
-def test_costs_are_what_watching_adds_and_one_slow_step_does_not_change_them() -> None:
+def test_costs_are_the_added_time_and_one_slow_step_does_not_change_them() -> None:
     steps = [
         *spent("nothing", 0.01, 0.01, 0.5),
         *spent("ordinary", 0.02, 0.02, 0.02),
@@ -44,9 +44,10 @@ def test_costs_are_what_watching_adds_and_one_slow_step_does_not_change_them() -
 
 
 @pytest.mark.parametrize("side", [EXACT, FAST], ids=lambda side: side.name)
-def test_steps_with_and_without_take_turns_in_a_real_run(side: Side, make_job: MakeJob) -> None:
+def test_steps_with_and_without_watching_alternate_in_a_real_run(side: Side, make_job: MakeJob) -> None:
     watchers = run_watched(measure._compose(make_job(MEASUREMENT, side)), STEPS)
-    counted = [step for step in range(WARM_UP_STEPS, STEPS - 1) if (step + 1) % VALIDATE_EVERY]  # the last has no end
+    # the last step is not counted, because its end is not measured
+    counted = [step for step in range(WARM_UP_STEPS, STEPS - 1) if (step + 1) % VALIDATE_EVERY]
     assert [step.mode for step in watchers.steps] == [MODES[step % len(MODES)] for step in counted]
     assert len(watchers.validations) == STEPS // VALIDATE_EVERY - WARM_UP_VALIDATIONS
     assert {one.mode for one in watchers.validations} == {"nothing", "logged"}
@@ -58,7 +59,7 @@ def test_steps_with_and_without_take_turns_in_a_real_run(side: Side, make_job: M
     }
 
 
-def test_every_cost_is_told_and_is_one(make_job: MakeJob) -> None:
+def test_every_cost_is_measured(make_job: MakeJob) -> None:
     numbers = measure.watching("nest_ssl", make_job(MEASUREMENT), time.time())
     assert 0 < numbers["ordinary_seconds"] < numbers["logged_seconds"]
     assert numbers["validation_seconds"] > 0
