@@ -28,22 +28,23 @@ COSTS = {  # measurement: heading, metric, unit
 }
 NOTHING = "-"
 HOW = """\
-Written by `python start.py bench{option}`: all sides train in turn, each in a process of its own, on the same clips in
-the same order, from the same seeds, with the same number of threads, through Lightning's Trainer. A rate is real
-seconds of audio (padding does not count) per second, data loading included, the first step left out. A ratio is taken
-within a round; the median of the rounds is shown.
+`python start.py bench{option}` writes this page. All sides train in turn, each in a separate process, with the same
+clips in the same order, the same seeds, the same number of threads and Lightning's Trainer. A rate is seconds of audio
+(without padding) per second. It includes the time of data loading, but not the first step. Ratios are computed within
+each round; the tables show the median of the rounds.
 
 - Machine: {processor}, {cores} cores, {system}; Python {python}, torch {torch}.
-- Data: {corpus} with noise, lengths skewed as they come (one clip in twelve of those "to 60 s" is longer than 20 s);
-  batches of 8, of {batch_to_60} for clips to 60 s; {workers} loader processes (with 0, every step pays for its data).
-- NeMo is the stock configuration; "NeMo, lhotse" makes batches of 60 s from 10 duration buckets of the whole corpus
-  instead. "exact" and "fast" are `model.numerics`."""
+- Data: {corpus} with noise; most clips are short (one in twelve of those "to 60 s" is longer than 20 s); batches of 8,
+  or of {batch_to_60} for clips to 60 s; {workers} workers (with 0, the time of a step includes loading its data).
+- NeMo is the stock configuration. "NeMo, lhotse" instead makes batches of 60 s from 10 duration buckets of the whole
+  corpus. "exact" and "fast" are `model.numerics`."""
 
 WATCHING = """\
-A real run of Small on 2 clips of 5 s, small enough for watching to weigh, with everything watched at every other step
-only: monitor, throughput, progress, code books, TensorBoard, samples and pictures. Milliseconds of one thread's
-processor time; in brackets the lowest and the highest of the rounds. The shares are of training time without
-validations, by `trainer.log_every_n_steps`; more threads make steps shorter, watching not."""
+A real run of Small on 2 clips of 5 s: its steps are so short that the cost of watching is visible. At every other step
+only, everything is active: monitor, throughput, progress, codebooks, TensorBoard, samples and pictures. Numbers are
+milliseconds of processor time of one thread, with the lowest and the highest of the rounds in brackets. The shares are
+those of the training time without validations, for two values of `trainer.log_every_n_steps`. With more threads, steps
+are shorter, but watching takes the same time."""
 WATCHING_COLUMNS = (
     *("side", "a step unwatched", "more for an ordinary step", "for a logged one", "for a validation"),
     *("share, logging every 10", "every 50"),
@@ -111,7 +112,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _section("Training", _training(results))
     yield from _section("Without padding: how much of the machine is used", _peak(results))
     yield from _section("Where a step's time goes, seconds", _stages(results))
-    yield from _section("What each part of fast is worth: a step of Large without it", _ablation(results))
+    yield from _section("What each part of fast saves: a step of Large without it", _ablation(results))
     yield from _section("What watching costs", _watching(results))
     yield from _section("Start, data, memory, checkpoints", _costs(results))
     yield from _section("How cost grows: seconds of a step, Large", _growth(results))

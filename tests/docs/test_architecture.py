@@ -1,4 +1,4 @@
-"""docs/architecture.md names files and folders that exist, and every room of the package."""
+"""docs/architecture.md names files and folders that exist, and every subpackage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_tree_is_that_of_the_repository(path: Path, words: str) -> None:
         assert (path / file).is_file() or (ROOT / file).is_file(), file
 
 
-def test_the_tree_names_every_room() -> None:
+def test_the_tree_names_every_subpackage() -> None:
     package = ROOT / "nest_ssl"
     folders = {path.parent for path in [*package.glob("*/__init__.py"), *package.glob("apps/*/__init__.py")]}
     assert folders <= {path for path, _ in TREE}

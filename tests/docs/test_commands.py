@@ -124,7 +124,9 @@ def _manifest(source: Path, target: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", RUN, ids=str)
-def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_runs_unchanged(
+    command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("COLUMNS", "200")
     program, *arguments = shlex.split(command.line.replace("python start.py train", "nest-ssl train"))
@@ -150,7 +152,7 @@ def test_runs_as_it_stands(command: Command, place: Path, tmp_path: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "snippet"), [found for found in SNIPPETS if found[0] not in SNIPPETS_ELSEWHERE])
-def test_a_snippet_runs_as_it_stands(
+def test_a_snippet_runs_unchanged(
     page: str, snippet: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("model.nemo", "a.wav"):
@@ -167,16 +169,16 @@ def test_a_snippet_runs_as_it_stands(
 
 
 @pytest.mark.parametrize("page", SNIPPETS_ELSEWHERE)
-def test_a_snippet_that_is_shown_elsewhere_is_still_in_the_docs(page: str) -> None:
+def test_a_snippet_that_another_test_runs_is_still_in_the_docs(page: str) -> None:
     assert page in dict(SNIPPETS)
 
 
 @pytest.mark.parametrize("command", STARTED, ids=str)
-def test_names_a_task_of_start_py(command: Command) -> None:
+def test_a_start_py_command_names_an_existing_task(command: Command) -> None:
     words = command.line.split()[2:]
     assert not words or words[0] in start.TASKS
 
 
 @pytest.mark.parametrize("prefix", ELSEWHERE)
-def test_what_is_shown_elsewhere_is_still_in_the_docs(prefix: str) -> None:
+def test_a_command_that_another_test_runs_is_still_in_the_docs(prefix: str) -> None:
     assert [command for command in ALL if command.line.startswith(prefix)]

@@ -97,12 +97,12 @@ def is_complete(command: Printed) -> bool:
 
 
 @pytest.mark.parametrize("command", OWN_DATA, ids=str)
-def test_own_training_data_come_with_own_validation_data_and_noise_with_noise(command: Printed) -> None:
+def test_commands_with_own_training_data_also_set_own_validation_data(command: Printed) -> None:
     assert is_complete(command)
 
 
 @pytest.mark.parametrize("command", OWN_DATA, ids=str)
-def test_its_manifests_are_the_readers_or_are_made_by_a_command_nearby(command: Printed) -> None:
+def test_manifests_are_the_readers_own_or_made_by_a_command_nearby(command: Printed) -> None:
     given = [path for name in ("train_ds", "validation_ds") for path in command.sets(name, "manifest_filepath")]
     assert [path for path in given if path not in NAMES and not MADE.fullmatch(path)] == []
 

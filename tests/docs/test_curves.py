@@ -15,7 +15,7 @@ from PIL import Image
 from nest_ssl.config.compose import compose
 
 ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT / "tools"))  # where the tool, run as a script, finds its neighbours
+sys.path.append(str(ROOT / "tools"))  # the tool imports other tools from there, as a script does
 draw_curves = importlib.import_module("draw_curves")
 CODES, Recorded, read = draw_curves.CODES, draw_curves.Recorded, draw_curves.read
 DOCS = ROOT / "docs"
@@ -63,7 +63,7 @@ def test_too_high_a_rate_predicts_one_code_and_stays_above_the_frequencies() -> 
     assert run.get("codebook_0/predicted_perplexity")[1][-1] < 1.05
 
 
-def test_too_small_a_mask_teaches_little_and_unevenly(healthy: Recorded) -> None:
+def test_with_too_small_a_mask_the_loss_falls_little_and_unevenly(healthy: Recorded) -> None:
     run = read(CURVES / "mask_too_small.csv")
     last = int(run.get("val_loss")[0][-1])
     assert run.get("masked_share")[1].mean() < 0.05 < healthy.get("masked_share")[1].mean()

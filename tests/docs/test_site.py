@@ -54,14 +54,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_link_of_the_site_leads_somewhere(site: Path) -> None:
+def test_every_link_of_the_site_has_a_target(site: Path) -> None:
     pages = {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
     assert len(pages) == 2 * len(PAGES)
     assert list(_dead_links(pages, site)) == []
 
 
 @pytest.mark.slow
-def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+def test_the_site_loads_nothing_from_other_servers(site: Path) -> None:
     loaded = re.compile(r"<(?:script|img|link rel=\"stylesheet\")[^>]*(?:src|href)=\"(https?:)?//")
     assert [path for path in site.rglob("*.html") if loaded.search(path.read_text(encoding="utf-8"))] == []
 
@@ -81,7 +81,7 @@ def _dead_links(pages: dict[Path, Page], site: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "README.zh.md", *DOCS.glob("*.md")], ids=lambda p: p.name)
-def test_links_work_in_the_repository_too(page: Path) -> None:
+def test_links_also_work_in_the_repository(page: Path) -> None:
     assert [link for link in _links(page) if not (page.parent / link).exists()] == []
 
 
@@ -91,11 +91,11 @@ def _links(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_site_leads_to_every_page(page: str) -> None:
+def test_the_navigation_contains_every_page(page: str) -> None:
     assert re.search(rf": {page}\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
 
 
-def test_words_are_spelt() -> None:
+def test_words_are_spelt_correctly() -> None:
     places = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "nest_ssl", "config", "tools", "start.py"]
     done = subprocess.run([sys.executable, "-m", "codespell_lib", *places], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
@@ -118,7 +118,7 @@ def test_both_languages_name_the_same_keys_files_and_options(english: Path, chin
 
 
 @pytest.mark.parametrize(("english", "chinese"), TRANSLATED, ids=lambda path: path.name)
-def test_a_chinese_page_leads_to_chinese_pages_and_pictures(english: Path, chinese: Path) -> None:
+def test_a_chinese_page_links_to_chinese_pages_and_pictures(english: Path, chinese: Path) -> None:
     targets = [(chinese.parent / link).resolve() for link in _links(chinese)]
     astray = [target for target in targets if target.with_suffix(f".zh{target.suffix}").exists()]
     assert [target for target in astray if target != english] == []
