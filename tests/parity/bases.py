@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # A change is `key=value`, `~key` to remove a key, or `+size=name` for a file of config/size. `{dummy}` and `{mixed}`
-# stand for the folders of the two corpora.
+# are replaced by the folders of the two corpora.
 CORPUS = (
     "model.train_ds.manifest_filepath={dummy}/train_manifest.json",
     "model.train_ds.noise_manifest={dummy}/noise_manifest.json",
@@ -17,7 +17,7 @@ CORPUS = (
     "model.validation_ds.batch_size=2",
     "model.validation_ds.num_workers=0",
 )
-# The stock warm-up of 25,000 steps would leave the weights almost where they began
+# With the stock warm-up of 25,000 steps, the weights would hardly change
 MOVING_WEIGHTS = ("model.optim.lr=0.5", "model.optim.sched.warmup_steps=8")
 SHORT_CLIPS = ("model.train_ds.max_duration=5", "model.train_ds.min_duration=2", "model.masking.mask_prob=0.03")
 SHRUNK = (
@@ -58,7 +58,7 @@ class Variant:
     base: str
     changes: tuple[str, ...] = ()
     steps: int = 2
-    resumed_after: int | None = None  # steps, then a checkpoint, from which a new trainer and model continue
+    resumed_after: int | None = None  # after so many steps, a new trainer and model continue from a checkpoint
 
     def overrides(self, dummy: Path, mixed: Path) -> list[str]:
         """Return all changes to the configuration file, with the paths of the corpora; later ones win."""
@@ -74,5 +74,5 @@ def tiny(*changes: str, steps: int = 2) -> Variant:
 
 
 def mixed(*changes: str, steps: int = 3) -> Variant:
-    """Return the same on files with many sample rates, bit depths and channel counts."""
+    """Return the same variant on files with many sample rates, bit depths and channel counts."""
     return Variant("tiny-mixed", changes, steps)

@@ -2,7 +2,7 @@
 
     python -m tests.parity.compare THEIRS.pt OURS.pt
 
-Equal means equal to the last bit. Look at the first difference first: the later ones may only be its consequences.
+Equal means equal to the last bit. Look at the first difference first: it may have caused the later ones.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ OF_OPTIMISER = ("grad_norm", "lr")
 
 @dataclass
 class VariantComparison:
-    """All stages of one variant, in the order of data, or why one side has none."""
+    """All stages of one variant in the order of the data flow, or the reason why one side has none."""
 
     sections: list[Section] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
     @property
     def compared(self) -> int:
-        """How many tensors and numbers were compared."""
+        """The number of compared tensors and numbers."""
         return sum(len(section.items) for section in self.sections) - self.empty_batches
 
     @property
@@ -47,7 +47,7 @@ class VariantComparison:
 
     @property
     def differences(self) -> list[str]:
-        """Where the two differ, the earliest stage first."""
+        """The differences, the earliest stage first."""
         different = [
             f"{section.name} {described(item)}"
             for section in self.sections
@@ -64,7 +64,7 @@ class VariantComparison:
 
 
 def compare(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> VariantComparison:
-    """Compare every stage that either recording holds."""
+    """Compare every stage in either recording."""
     sides = {"theirs": theirs, "ours": ours}
     failures = [f"{side} failed: {recording['error']}" for side, recording in sides.items() if "error" in recording]
     return VariantComparison(failures=failures) if failures else VariantComparison(list(_stages(theirs, ours)))
@@ -109,7 +109,7 @@ def _tensor(value: Any) -> Any:
 
 
 def names_of_nan(value: Any, name: str = "") -> list[str]:
-    """Return the names of the tensors and numbers of a recording that hold NaN, which equals NaN in a comparison."""
+    """Return the names of the tensors and numbers of a recording that contain NaN, because NaN equals NaN here."""
     if isinstance(value, Mapping) and "sha256" not in value:
         return [found for key, item in value.items() for found in names_of_nan(item, f"{name} {key}".strip())]
     if isinstance(value, list):

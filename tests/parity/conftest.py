@@ -18,7 +18,7 @@ from tests.parity.matrix import write_matrix
 from tests.parity.variants import AGAIN, CONFIG, ROOT, SEED, VARIANTS
 
 RECORD = Path(__file__).with_name("record.py")
-# the same order of sums on both sides, and no spinning, which on a busy machine costs more than the training
+# equally many threads give the same order of sums; threads that spin would slow down a busy machine
 THREADS = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
@@ -42,13 +42,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.fixture(scope="session")
 def nemo() -> str:
-    """The interpreter with NeMo 3.0.0, whose numbers ours must equal."""
+    """The Python interpreter with NeMo 3.0.0; our numbers must equal those of this version."""
     return _interpreter_from("NEST_NEMO_PYTHON")
 
 
 @pytest.fixture(scope="session")
 def nemo_273() -> str:
-    """The interpreter with NeMo 2.7.3, an older release whose archives and recordings must be readable too."""
+    """The Python interpreter with NeMo 2.7.3, an older version whose archives and recordings must be readable, too."""
     return _interpreter_from("NEST_NEMO_273_PYTHON")
 
 
@@ -87,7 +87,7 @@ def _selected(session: pytest.Session) -> set[str]:
 
 
 def _plan(session: pytest.Session, folder: Path) -> dict[str, object]:
-    """Return the plan of a recording: the variants whose tests were selected, on corpora made here."""
+    """Return the plan of a recording: the variants whose tests were selected, on corpora that are made here."""
     make_dummy_corpus(folder / "dummy")
     make_mixed_corpus(folder / "mixed")
     make_tarred_corpora(folder / "dummy")

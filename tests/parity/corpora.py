@@ -1,4 +1,4 @@
-"""More corpora for the parity suite: files and manifest lines that the dummy corpus does not have, and tar files."""
+"""More corpora for the parity tests: tar files, and files and manifest lines that the dummy corpus lacks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import soundfile
 from nest_ssl.apps.datatools.tar_plan import TarOptions
 from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
 
-# name, rate, channels, sub-type, seconds: every file has to become 16 kHz mono of at least one second
+# name, rate, channels, subtype, seconds; every file must be converted to at least one second of 16 kHz mono
 FILES = (
     ("plain.wav", 16000, 1, "PCM_16", 3.1),
     ("telephone.wav", 8000, 1, "PCM_16", 2.7),
@@ -26,7 +26,7 @@ FILES = (
 
 
 def make_mixed_corpus(folder: Path) -> None:
-    """Files of many rates, depths and channel counts, and manifest lines that use every optional field."""
+    """Write files of many rates, bit depths and channel counts, and manifest lines that use every optional field."""
     folder.mkdir(parents=True, exist_ok=True)
     generator = np.random.default_rng(7)
     lines: list[dict[str, Any]] = []
@@ -51,14 +51,14 @@ def make_mixed_corpus(folder: Path) -> None:
 
 
 def make_tarred_corpora(dummy: Path) -> None:
-    """The dummy corpus's validation utterances in tar files: in one set, and in two by duration."""
+    """Write the validation utterances of the dummy corpus in tar files: in one set, and in two sets by duration."""
     manifest = dummy / "val_manifest.json"
     make_tarred_sets(manifest, dummy / "tarred", TarOptions(num_shards=4, shuffle=True, shuffle_seed=1))
     make_tarred_sets(manifest, dummy / "buckets", TarOptions(num_shards=2, max_duration=5.0), buckets=2)
 
 
 def make_lhotse_corpus(folder: Path) -> None:
-    """The files of the mixed corpus in the forms that lhotse reads: shards of a manifest, a cut set, Shar folders."""
+    """Write the mixed corpus in the formats that lhotse reads: shards of a manifest, a cut set, Shar folders."""
     from lhotse import CutSet, Recording
 
     lines = [json.loads(line) for line in (folder / "train_manifest.json").read_text(encoding="utf-8").splitlines()]
@@ -76,7 +76,7 @@ def make_lhotse_corpus(folder: Path) -> None:
 
 
 def _tone(generator: np.random.Generator, rate: int, channels: int, seconds: float) -> np.ndarray:
-    """A gliding harmonic sound between two stretches of near silence, so that trimming has something to do."""
+    """Return a gliding harmonic sound between two almost silent parts, which trimming removes."""
     time = np.arange(int(rate * seconds)) / rate
     phase = 2 * np.pi * np.cumsum(generator.uniform(90, 250) * (1 + 0.2 * np.sin(5 * time))) / rate
     voice = sum(np.sin(k * phase) / k for k in range(1, 12)) * ((time > 0.15 * seconds) & (time < 0.8 * seconds))

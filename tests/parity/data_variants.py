@@ -1,4 +1,4 @@
-"""Variants of what goes into the model: files, noise, mixtures, features."""
+"""Variants of the input of the model: files, noise, mixtures, features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _augmentor(*changes: str, **options: object) -> Variant:
 
 
 def _concat(technique: str, *changes: str) -> Variant:
-    """Two manifests sampled from; without an augmentor, because NeMo drops it here."""
+    """Return a variant that samples from two manifests; without an augmentor, because NeMo does not use it here."""
     return mixed(
         "model.train_ds.manifest_filepath=[{mixed}/train_manifest.json,{mixed}/more_manifest.json]",
         "model.train_ds.is_concat=true",
@@ -25,7 +25,7 @@ def _concat(technique: str, *changes: str) -> Variant:
 
 
 def _tarred(*changes: str, steps: int = 8) -> Variant:
-    """A tarred set in its own order: NeMo shuffles shards by the time of day."""
+    """Return a variant with a tarred set without shuffling, which NeMo would seed by the time of day."""
     return tiny(
         "model.train_ds.is_tarred=true",
         "model.train_ds.shuffle=false",
@@ -53,7 +53,7 @@ def _features(**options: object) -> Variant:
 
 
 def _lhotse(*changes: str, base: str = "tiny", steps: int = 5) -> Variant:
-    """Batches by seconds from buckets, in an order that the seed decides; NeMo does not do so by default."""
+    """Return a variant with batches by seconds from buckets, whose order depends on the seed (not NeMo's default)."""
     by_seed = (
         "use_lhotse=true",
         "batch_size=null",
@@ -67,14 +67,14 @@ def _lhotse(*changes: str, base: str = "tiny", steps: int = 5) -> Variant:
     return Variant(base, (*(f"model.train_ds.{change}" for change in by_seed), *changes), steps)
 
 
-# Without loader processes `randomized` is, in NeMo, a word of Python's generator as it stands when a pass begins
+# Without workers, NeMo takes `randomized` from the state of Python's generator at the start of a pass
 _BY_NUMBER = "model.train_ds.shard_seed=3"
 _MIXED_FILES = ("model.train_ds.channel_selector=0", "model.train_ds.bucket_buffer_size=8")
 _SHAR = (
     *_MIXED_FILES,
     "model.train_ds.manifest_filepath=null",
     "model.train_ds.shar_path={mixed}/shar",
-    "trainer.limit_train_batches=1000",  # NeMo asks the stream for its length where it is not given
+    "trainer.limit_train_batches=1000",  # without it, NeMo requests the length of the stream
 )
 
 DATA = {
@@ -145,7 +145,7 @@ DATA = {
     "tarred_list": _tarred(
         "model.train_ds.tarred_audio_filepaths=[{dummy}/tarred/audio_2.tar,{dummy}/tarred/audio_0.tar]"
     ),
-    # with one shard for each worker there is nothing to shuffle, so that NeMo can be repeated
+    # with one shard for each worker there is nothing to shuffle, so NeMo is reproducible
     "tarred_shuffled": _tarred(
         "model.train_ds.shuffle=true",
         "model.train_ds.num_workers=2",

@@ -1,7 +1,7 @@
-"""NeMo's side of the exchange of archives; runs in the environment of one NeMo and imports nothing of ours.
+"""NeMo's side of the exchange of archives; it runs in the environment of one NeMo version and does not import nest_ssl.
 
 python exchange_archives.py FOLDER: restores FOLDER/{ours,via_safetensors}.nemo, initialises a CTC model's encoder from
-ours.nemo, builds and saves a model of its own from FOLDER/config.yaml, and records what it saw in FOLDER/nemo.pt.
+ours.nemo, builds and saves a model from FOLDER/config.yaml, and writes the results to FOLDER/nemo.pt.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 
 def eval_outputs(model: Any, speech: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What a model says about fixed speech, without masks, in one thread: sums depend on how they are split."""
+    """Return a model's outputs for fixed speech, without masks, in one thread, because splitting changes sums."""
     torch.set_num_threads(1)
     with torch.no_grad():
         log_probs, lengths, _, tokens = model.eval()(
@@ -30,7 +30,7 @@ def eval_outputs(model: Any, speech: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def encode(model: Any, speech: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The encoder's output for the same speech."""
+    """Return the encoder's output for the same speech."""
     torch.set_num_threads(1)
     model.eval()
     with torch.no_grad():
@@ -40,12 +40,12 @@ def encode(model: Any, speech: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _plain(**tensors: Tensor) -> dict[str, Tensor]:
-    """Copies, which leave behind the types that NeMo hangs on its tensors and that only NeMo could load."""
+    """Make copies without the types that NeMo attaches to its tensors, because only NeMo can load them."""
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
 def observe(model: Any, speech: dict[str, Tensor]) -> dict[str, Any]:
-    """Configuration, weights and outputs of a model of NeMo's, as values that can be loaded safely."""
+    """Return configuration, weights and outputs of a NeMo model as values that can be loaded safely."""
     return {
         "config": OmegaConf.to_container(model.cfg, resolve=True),
         "weights": dict(model.state_dict()),
@@ -54,7 +54,7 @@ def observe(model: Any, speech: dict[str, Tensor]) -> dict[str, Any]:
 
 
 def own_model(folder: Path) -> Any:
-    """A model as NeMo builds and saves it, as an archive and as a checkpoint of Lightning's."""
+    """Build a model with NeMo, and save it as an archive and as a Lightning checkpoint."""
     import lightning.pytorch as pl
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
 
@@ -68,7 +68,7 @@ def own_model(folder: Path) -> Any:
 
 
 def ctc_model(folder: Path) -> Any:
-    """A recogniser of characters with an encoder of the same sizes."""
+    """Build a CTC model of characters with an encoder of the same size."""
     from nemo.collections.asr.models import EncDecCTCModel
 
     nest = OmegaConf.to_container(OmegaConf.load(folder / "config.yaml").model, resolve=True)
@@ -85,7 +85,7 @@ def ctc_model(folder: Path) -> Any:
 
 
 def initialise_ctc(folder: Path, speech: dict[str, Tensor]) -> dict[str, Any]:
-    """Start the recogniser from our archive, as NeMo's fine-tuning does, and note what changed."""
+    """Initialise the CTC model from our archive, as NeMo's fine-tuning does, and return its weights and outputs."""
     model = ctc_model(folder)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     source = {"path": str(folder / "ours.nemo"), "include": ["preprocessor", "encoder"]}

@@ -1,4 +1,4 @@
-"""NeMo's side of the comparison of features; runs in the environment of NeMo and imports nothing of ours.
+"""NeMo's side of the comparison of features; it runs in NeMo's environment and does not import nest_ssl.
 
 python exchange_features.py FOLDER: restores FOLDER/model.nemo, encodes the batch FOLDER/*.wav from long to short, and
 writes the valid frames of every layer for each file to FOLDER/nemo.pt.
@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
 
 @torch.no_grad()
 def encode(model: Any, signal: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
-    """Each layer (B, U, D): the sub-sampling by a hook, the blocks and the output as NeMo's own extractor has them."""
+    """Return each layer (B, U, D): the sub-sampling from a hook, the blocks and the output from NeMo's extractor."""
     from nemo.collections.asr.modules.conformer_encoder import ConformerMultiLayerFeatureExtractor
 
     extractor = ConformerMultiLayerFeatureExtractor(encoder=model.encoder)
@@ -44,7 +44,7 @@ def encode(model: Any, signal: Tensor, lengths: Tensor) -> tuple[list[Tensor], T
     outputs, counts = extractor(audio_signal=features, length=frames)
     hook.remove()
     blocks = [output.transpose(1, 2) for output in outputs]  # (B, D, U) -> (B, U, D)
-    assert torch.equal(blocks[-1], blocks[-2])  # the encoder's output follows its last block
+    assert torch.equal(blocks[-1], blocks[-2])  # the encoder's output is that of its last block
     return [subsampled[0], *blocks[:-1]], counts[-1]
 
 

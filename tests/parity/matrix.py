@@ -35,7 +35,7 @@ class Row:
 
 
 def write_matrix(path: Path, recordings: Mapping[str, Path]) -> list[Path]:
-    """Write the page in English to `path` and in Chinese beside it; `recordings` has a folder for each side."""
+    """Write the page in English to `path` and in Chinese next to it; `recordings` has a folder for each side."""
     rows = {name: row(name, variant, recordings) for group in GROUPS.values() for name, variant in group.items()}
     environments = {
         side: json.loads((recordings[side] / "environment.json").read_text(encoding="utf-8"))
@@ -125,7 +125,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
             yield from _pieces(item)
     elif isinstance(value, Tensor):
         yield f"{value.dtype} {tuple(value.shape)}".encode()
-        yield (value + 0).contiguous().flatten().view(torch.uint8).numpy().tobytes()  # no sign of zero
+        yield (value + 0).contiguous().flatten().view(torch.uint8).numpy().tobytes()  # removes the sign of zero
     else:
         yield repr(value).encode()
 

@@ -10,7 +10,7 @@ def _encoder(**options: object) -> Variant:
 
 
 def _reduced(reduction: str, position: int, factor: int = 2) -> Variant:
-    """Time reduced further in the encoder: targets and loss must combine as many more feature frames."""
+    """Return a variant that reduces time further in the encoder: targets and loss combine more feature frames."""
     return tiny(
         f"model.encoder.reduction={reduction}",
         f"model.encoder.reduction_position={position}",

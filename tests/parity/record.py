@@ -5,7 +5,7 @@
 The same script runs in both environments, so two recordings differ only where the implementations differ. All
 variants share one process, because importing NeMo takes longer than training a tiny model; each starts from its seed.
 The plan is `{"config": path, "seed": number, "variants": [{"name", "steps", "resumed_after", "overrides"}]}`; a
-recording is one `NAME.pt`, and `environment.json` says what made them.
+recording is one `NAME.pt`, and `environment.json` describes the machine and the versions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-# the recorder of `nest-ssl align`, without the package around it, which NeMo's environment does not have
+# the recorder of `nest-ssl align`, without the rest of the package, which NeMo's environment does not have
 sys.path.append(str(Path(__file__).resolve().parents[2] / "nest_ssl" / "apps" / "alignment"))
 from recorder import BatchListener, TrainedBatch, keep, machine_versions
 
@@ -45,7 +45,7 @@ TRAINER: dict[str, Any] = {
     "enable_checkpointing": False,
     "logger": False,
 }
-# what a variant may say about the trainer; the rest of the configuration's trainer node describes a large machine
+# keys of the trainer that a variant may set; the other keys of the configuration are for a large machine
 TRAINER_OPTIONS = (
     "accumulate_grad_batches",
     "gradient_clip_algorithm",
@@ -62,7 +62,7 @@ class VariantRecorder(BatchListener):
 
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[dict[str, Any]] = []  # one for each batch, also of an accumulated one
+        self.steps: list[dict[str, Any]] = []  # one for each batch, including accumulated ones
         self.validations: list[dict[str, float]] = []
         self._recorded_gradients = False
 
@@ -71,7 +71,8 @@ class VariantRecorder(BatchListener):
 
     def on_batch_recorded(self, model: nn.Module, batch: TrainedBatch) -> None:
         assert batch.loss is not None
-        fields = {name: value for name, value in batch.fields.items() if not isinstance(value, list)}  # no file names
+        # without file names, which are lists
+        fields = {name: value for name, value in batch.fields.items() if not isinstance(value, list)}
         step = {"batch": fields, **batch.outputs, "loss": float(batch.loss)}
         if self.steps:
             del step["log_probs"]
@@ -147,7 +148,7 @@ def record(
 
 
 def _forget_place_in_data(checkpoint: Path) -> None:
-    """Remove it from a checkpoint, because NeMo's have none: its resumed runs restart the epoch, with other numbers."""
+    """Remove the position in the data from a checkpoint: NeMo's have none, and its resumed runs restart the epoch."""
     content = torch.load(checkpoint, weights_only=False)
     content["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
     torch.save(content, checkpoint)
@@ -182,7 +183,7 @@ def main() -> None:
         try:
             cfg = compose(Path(plan["config"]), variant["overrides"])
             recording = record(build, cfg, variant["steps"], plan["seed"], variant["resumed_after"])
-        except Exception as error:  # one variant that fails must not hide the others
+        except Exception as error:  # a variant that fails must not prevent the others
             traceback.print_exc()
             recording = {"error": f"{type(error).__name__}: {error}"}
         recording["seconds"] = time.perf_counter() - started

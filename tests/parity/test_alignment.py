@@ -1,4 +1,4 @@
-"""The guide's three steps and `nest-ssl align`, with real NeMo: every layer of every recorded step to the last bit."""
+"""The three steps of the guide and `nest-ssl align` with real NeMo: all recorded layers are equal to the last bit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = [
     *("model.encoder.n_layers=2", "model.encoder.d_model=32", "model.encoder.n_heads=4", "model.num_classes=128"),
     *("model.encoder.subsampling_conv_channels=16", "model.masking.mask_prob=0.03"),
 ]
-# as the guide prints them; NeMo's file asks for more than one utterance and worker, which its checklist says to equal
+# as in the guide; its checklist says to set these, because NeMo's file uses several utterances and workers
 GUIDE = [
     *("--config-name", "nest_fast-conformer", "trainer.devices=1", "trainer.accelerator=gpu", "trainer.max_epochs=1"),
     *("trainer.limit_train_batches=1", "seed=42", "save_steps=0"),
@@ -46,7 +46,7 @@ def run(command: list[str], cwd: Path, expected: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def desktop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the guide: a NeMo checkout with our script in it, and beside it nest_ssl_project."""
+    """The folder of the guide: a NeMo checkout with our script in it, and next to it nest_ssl_project."""
     desktop = tmp_path_factory.mktemp("Nemo_nest")
     project, examples = desktop / "nest_ssl_project", desktop / "NeMo" / "examples" / "asr"
     for name in ("nest_ssl", "config", "tools"):
@@ -84,7 +84,7 @@ def test_the_three_steps_of_the_guide(desktop: Path, nemo: str) -> None:
     assert printed.splitlines()[-2].startswith("BIT-IDENTICAL: 1 step, ")
     assert (project / "comparison_results.pkl").is_file()
 
-    run([*command, "output_dir=./saved_nest_outputs", "seed=43"], project)  # what the guide warns of
+    run([*command, "output_dir=./saved_nest_outputs", "seed=43"], project)  # the mistake of which the guide warns
     printed = run(compare_command, project, expected=1)
     assert "FIRST LAYER THAT DIVERGES, in the order of data: " in printed
     assert "seed: NeMo 42, ours 43" in printed
@@ -92,7 +92,7 @@ def test_the_three_steps_of_the_guide(desktop: Path, nemo: str) -> None:
 
 @pytest.fixture(scope="module")
 def aligned(nemo: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an alignment with NeMo 3.0.0, on data that it makes for itself."""
+    """The folder of an alignment with NeMo 3.0.0, on generated data."""
     folder = tmp_path_factory.mktemp("aligned")
     options = ["--steps", "3", "--save-steps", "0,2", "trainer.gradient_clip_val=0.5", "model.num_books=2"]
     printed = run([*align(nemo), *options, *SMALL], folder)
@@ -113,7 +113,7 @@ def test_one_command_aligns_every_layer(aligned: Path) -> None:
     assert [point["step"] for point in results["curves"]] == [0, 1, 2]
     assert all(point[name][0] == point[name][1] for point in results["curves"] for name in ("loss", "grad_norm", "lr"))
     page = (aligned / "report.html").read_text(encoding="utf-8")
-    assert "://" not in page.replace("http://www.w3.org/", "")  # nothing comes from elsewhere
+    assert "://" not in page.replace("http://www.w3.org/", "")  # loads nothing from the network
 
 
 def test_an_older_nemo_aligns_by_replay(nemo_273: str, aligned: Path, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_older_nemo_aligns_by_replay(nemo_273: str, aligned: Path, tmp_path: 
     older = Recording(tmp_path / "alignment" / "nemo")
     assert older.metadata["versions"]["nemo"] == "2.7.3"
     comparison = compare(older, Recording(aligned / "nest"), steps=[0])
-    assert not comparison.aligned  # its masks come from another place in the random stream
+    assert not comparison.aligned  # its masks are drawn at another position of the random numbers
     assert comparison.initial_weights.aligned
     assert comparison.steps[0].layers.mismatches[0].name == "mask_processor"
 
@@ -134,6 +134,6 @@ def test_every_preset_size_has_nemos_parameters(nemo: str, tmp_path: Path) -> No
     assert lines[3].split()[1:4] == ["113,106,000", "113,106,000", "112,964,608"]
 
 
-def test_the_recorded_model_serves_where_nemo_is_not(aligned: Path, tmp_path: Path) -> None:
+def test_the_recorded_model_can_be_compared_without_nemo(aligned: Path, tmp_path: Path) -> None:
     tool = str(ROOT / "tools" / "compare_with_nemo.py")
     run([sys.executable, tool, "--recording", str(aligned / "nemo"), "model.num_books=2", *SMALL], tmp_path)

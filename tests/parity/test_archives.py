@@ -1,4 +1,4 @@
-"""Archives cross the border both ways: NeMo restores ours, we restore NeMo's, and no bit changes."""
+"""Archives can be exchanged: NeMo restores ours, we restore NeMo's, and no bit changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("exchange_archives.py")
 
 @dataclass(frozen=True)
 class Exchange:
-    """Our model, the folder with both sides' files, and what NeMo saw of its own, of ours and of a CTC model."""
+    """Our model, the folder with the files of both sides, and NeMo's results for its model, ours and a CTC model."""
 
     model: EncDecDenoiseMaskedTokenPredModel
     folder: Path
@@ -54,7 +54,7 @@ def exchange(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize("archive", ["ours", "via_safetensors"])
-def test_nemo_restores_what_we_save(exchange: Exchange, archive: str) -> None:
+def test_nemo_restores_our_archives(exchange: Exchange, archive: str) -> None:
     seen = exchange.nemo[archive]
     assert seen["config"] == OmegaConf.to_container(load_nemo(exchange.folder / "ours.nemo").config)
     assert seen["config"].items() >= _container(exchange.model.cfg).items()
@@ -63,7 +63,7 @@ def test_nemo_restores_what_we_save(exchange: Exchange, archive: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["theirs.nemo", "theirs.ckpt"])
-def test_we_restore_what_nemo_saves(exchange: Exchange, name: str) -> None:
+def test_we_restore_archives_of_nemo(exchange: Exchange, name: str) -> None:
     model = EncDecDenoiseMaskedTokenPredModel.restore_from(exchange.folder / name, map_location="cpu")
     seen = exchange.nemo["theirs"]
     assert _container(model.cfg) == seen["config"]
@@ -71,7 +71,7 @@ def test_we_restore_what_nemo_saves(exchange: Exchange, name: str) -> None:
     assert_same(eval_outputs(model, exchange.speech), seen["outputs"])
 
 
-def test_what_nemo_saves_survives_safetensors_and_the_way_back(exchange: Exchange, tmp_path: Path) -> None:
+def test_a_nemo_model_is_unchanged_after_conversion_to_safetensors_and_back(exchange: Exchange, tmp_path: Path) -> None:
     convert(exchange.folder / "theirs.nemo", tmp_path / "theirs.safetensors")
     convert(tmp_path / "theirs.safetensors", tmp_path / "again.nemo")
     for name in ("theirs.safetensors", "again.nemo"):
@@ -81,7 +81,7 @@ def test_what_nemo_saves_survives_safetensors_and_the_way_back(exchange: Exchang
         assert_same(eval_outputs(model, exchange.speech), exchange.nemo["theirs"]["outputs"])
 
 
-def test_nemos_recogniser_starts_from_our_encoder(exchange: Exchange) -> None:
+def test_a_ctc_model_of_nemo_starts_from_our_encoder(exchange: Exchange) -> None:
     ctc = exchange.nemo["ctc"]
     ours = _part(exchange.model.state_dict(), "preprocessor.", "encoder.")
     assert_same(_part(ctc["after"], "preprocessor.", "encoder."), ours)
@@ -91,7 +91,7 @@ def test_nemos_recogniser_starts_from_our_encoder(exchange: Exchange) -> None:
 
 
 def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    """The same names, and under each the same type and bits."""
+    """Check that both have the same names, types and bits."""
     assert sorted(found) == sorted(expected)
     for name, tensor in expected.items():
         assert found[name].dtype == tensor.dtype, name
@@ -122,7 +122,7 @@ def _speech() -> dict[str, Tensor]:
 
 
 def _our_model(config: DictConfig, speech: dict[str, Tensor]) -> EncDecDenoiseMaskedTokenPredModel:
-    """A model whose running means, too, are no longer what every new model has."""
+    """Return a model whose running means also differ from those of a new model."""
     pl.seed_everything(3, verbose=False)
     model = EncDecDenoiseMaskedTokenPredModel(cfg=config.model)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The comparison itself: it must see the smallest difference, and name the earliest."""
+"""The comparison finds the smallest difference and names the earliest stage."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _recording() -> dict[str, Any]:
 
 
 def _next(value: Any) -> Any:
-    """The smallest change to a value."""
+    """Return the value after the smallest possible change."""
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return torch.nextafter(value, value + 1)
     return math.nextafter(value, math.inf) if isinstance(value, float) else value + 1
@@ -77,7 +77,7 @@ def test_every_stage_is_compared(path: tuple[str | int, ...], stage: str) -> Non
     assert digest(theirs) != digest(ours)
 
 
-def test_one_bit_of_a_large_tensor_counts() -> None:
+def test_one_bit_of_a_large_tensor_is_a_difference() -> None:
     tensor = torch.rand(KEEP_WHOLE + 1)
     theirs, ours = _recording(), _recording()
     theirs["final"] = {"large": keep(tensor)}
@@ -86,7 +86,7 @@ def test_one_bit_of_a_large_tensor_counts() -> None:
     assert compare(theirs, ours).summary().startswith("FIRST DIFFERENCE: final weights large")
 
 
-def test_the_sign_of_zero_does_not_count() -> None:
+def test_the_sign_of_zero_is_not_a_difference() -> None:
     zeros = torch.zeros(KEEP_WHOLE + 1)
     assert keep(zeros)["sha256"] == keep(-zeros)["sha256"]  # type: ignore[index]
     assert digest({"final": {"small": zeros[:3]}}) == digest({"final": {"small": -zeros[:3]}})
@@ -121,7 +121,7 @@ def test_integers_of_another_width_are_a_difference() -> None:
     assert compare(theirs, ours).summary().startswith("FIRST DIFFERENCE: step 0 encoded_len: NeMo [2] int64, ours [2]")
 
 
-def test_a_digest_is_no_other_size_or_type() -> None:
+def test_a_digest_depends_on_size_and_type() -> None:
     theirs, ours = _recording(), _recording()
     for other in (torch.zeros(3), torch.zeros(KEEP_WHOLE + 2), torch.zeros(KEEP_WHOLE + 1, dtype=torch.float64)):
         ours["initial"]["large"] = keep(other)

@@ -1,4 +1,4 @@
-"""`nest-ssl features` writes what NeMo computes from the same archive and batch, layer by layer."""
+"""`nest-ssl features` writes the same numbers as NeMo for the same archive and batch, layer by layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYERS = 4
 def nemo_layers(
     request: pytest.FixtureRequest, nemo: str, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, dict[str, list[Tensor]]]:
-    """A folder with an archive and audio, and what NeMo makes of them."""
+    """A folder with an archive and audio, and NeMo's layers for them."""
     folder = tmp_path_factory.mktemp("features")
     changes = {
         "stock": [],
@@ -44,7 +44,7 @@ def nemo_layers(
     return folder, torch.load(folder / "nemo.pt", weights_only=True)
 
 
-def test_files_hold_what_nemo_computes(nemo_layers: tuple[Path, dict[str, list[Tensor]]], tmp_path: Path) -> None:
+def test_files_contain_the_layers_of_nemo(nemo_layers: tuple[Path, dict[str, list[Tensor]]], tmp_path: Path) -> None:
     folder, expected = nemo_layers
     torch.set_num_threads(1)
     audio = [str(folder / name) for name in expected]
@@ -56,7 +56,7 @@ def test_files_hold_what_nemo_computes(nemo_layers: tuple[Path, dict[str, list[T
         assert all(np.array_equal(ours, theirs.numpy()) for ours, theirs in zip(found, layers, strict=True)), name
 
 
-def test_fast_differs_by_rounding_alone(nemo_layers: tuple[Path, dict[str, list[Tensor]]]) -> None:
+def test_fast_differs_only_by_rounding(nemo_layers: tuple[Path, dict[str, list[Tensor]]]) -> None:
     folder, expected = nemo_layers
     encoder = Encoder.load(folder / "model.nemo", "fast", "cpu")
     for name, layers in expected.items():
@@ -67,7 +67,7 @@ def test_fast_differs_by_rounding_alone(nemo_layers: tuple[Path, dict[str, list[
 
 
 def _model(changes: list[str]) -> EncDecDenoiseMaskedTokenPredModel:
-    """A model whose running means are no longer what every new model has."""
+    """Return a model whose running means differ from those of a new model."""
     pl.seed_everything(3, verbose=False)
     model = EncDecDenoiseMaskedTokenPredModel(cfg=small_config(CONFIG, changes).model)
     signal = 0.1 * torch.randn(3, 40000)

@@ -1,4 +1,4 @@
-"""The recipe of docs/fine_tuning.md, as it stands there: NeMo makes a recogniser of our encoder."""
+"""The unchanged recipe of docs/fine_tuning.md: NeMo fine-tunes our encoder for speech recognition."""
 
 from __future__ import annotations
 
@@ -36,4 +36,4 @@ def test_the_recipe_trains_a_recogniser_on_our_encoder(nemo: str, tmp_path: Path
     assert done.returncode == 0, done.stderr[-2000:]
     tuned = load_nemo(tmp_path / "ctc.nemo").state_dict
     moved = {name: (tuned[name] - weight).abs().max() for name, weight in model.encoder.named_parameters("encoder")}
-    assert 0 < max(moved.values()) < 0.001  # one step away from ours, and not newly initialised
+    assert 0 < max(moved.values()) < 0.001  # one step after ours, and not newly initialised

@@ -1,4 +1,4 @@
-"""Every option of NeMo's lhotse configuration is known here, and what NeMo does by default is not refused."""
+"""Every option of NeMo's lhotse configuration is known here, and NeMo's defaults are not refused."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import json
 from nemo.collections.common.data.lhotse.dataloader import LhotseDataLoadingConfig
 print("\\n" + json.dumps(vars(LhotseDataLoadingConfig()), default=str))
 """
-# NeMo fills buckets by a thread, which makes other batches in every run
+# NeMo fills buckets in a thread, so batches differ between runs
 UNLIKE_NEMO = {"concurrent_bucketing"}
 
 

@@ -1,4 +1,4 @@
-"""`USE_NEMO_CONFORMER=true`: NeMo's own encoder inside our model, and the numbers stay the same."""
+"""`USE_NEMO_CONFORMER=true` puts NeMo's encoder into our model, and the numbers stay the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(type(model.encoder).__module__.split(".")[0], loss.item().hex(), gradient.
 
 
 def one_step(python: str, use_nemo: bool) -> list[str]:
-    """Whose encoder it was, the loss and the sum of the encoder's gradients."""
+    """Run one step; return the module of the encoder, the loss and the sum of the encoder's gradients."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "USE_NEMO_CONFORMER": str(use_nemo).lower()}
     config = str(ROOT / "config" / "nest_fast-conformer.yaml")
     run = subprocess.run(

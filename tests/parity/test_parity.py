@@ -1,4 +1,4 @@
-"""The same training in NeMo and in nest_ssl: every stage of every variant equal to the last bit."""
+"""Training in NeMo and in nest_ssl: every stage of every variant is equal to the last bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.parity.compare import VariantComparison, compare, load, names_of_nan
 from tests.parity.variants import AGAIN, VARIANTS
 
-SHOWN = 10  # differences of one variant; the first is the one to look at
+SHOWN = 10  # number of printed differences of one variant; the first is the important one
 
 
 def _compared(recordings: dict[str, Path], name: str) -> VariantComparison:

@@ -1,4 +1,4 @@
-"""WebDataset's shuffling, which NeMo seeds by the time of day, is ours when both are seeded alike."""
+"""With the same seed, shards have the same order as in WebDataset, which NeMo seeds by the time of day."""
 
 from __future__ import annotations
 

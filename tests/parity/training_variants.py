@@ -1,4 +1,4 @@
-"""Variants of the training itself: optimizers, schedules, accumulation, validation, resuming, precision."""
+"""Variants of training: optimizers, schedules, accumulation, validation, resuming, precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.parity.bases import Variant, tiny
 
 
 def _optimizer(name: str, **options: object) -> Variant:
-    """An optimizer alone: no schedule, none of AdamW's options."""
+    """Return a variant of an optimizer without a schedule and without AdamW's options."""
     return tiny(
         "model.train_ds.noise_manifest=null",
         "~model.optim",
@@ -18,7 +18,7 @@ def _optimizer(name: str, **options: object) -> Variant:
 
 
 def _schedule(name: str, **options: object) -> Variant:
-    """A schedule over a run of six steps, which AdamW takes."""
+    """Return a variant of AdamW with a schedule over six steps."""
     return tiny(
         "model.train_ds.noise_manifest=null",
         "~model.optim.sched",
@@ -89,7 +89,7 @@ TRAINING = {
     ),
     "resume": Variant("tiny", steps=8, resumed_after=4),
     "resume_shrunk": Variant("shrunk", steps=8, resumed_after=4),
-    # not stopped right after a validation, which Lightning 2.4, the newest that NeMo takes, would then repeat
+    # not stopped right after a validation: Lightning 2.4, the latest version that NeMo supports, would repeat it
     "resume_accumulate_clip_validate": Variant(
         "tiny",
         (

@@ -17,14 +17,14 @@ from tests.parity.training_variants import OPTIMIZERS, PRECISION, SCHEDULES, TRA
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config" / "nest_fast-conformer.yaml"
 SEED = 1234
-AGAIN = "@again"  # suffix of the variant that is recorded a second time, after all others
+AGAIN = "@again"  # suffix of a variant that is recorded again after all others
 
 WHOLE_MODELS = {
     "default_60_steps": Variant("shrunk", steps=60),
     "size_small": Variant("whole", ("+size=small",)),
     "size_medium": Variant("whole", ("+size=medium",)),
     "size_large": Variant("whole", ("+size=large",)),
-    # 0.6 and 1.1 billion parameters need more memory than two such trainings have here: true widths, fewer layers
+    # two trainings with 0.6 or 1.1 billion parameters need too much memory: these have the true width, but fewer layers
     "size_xlarge": Variant("whole", ("+size=xlarge", "model.encoder.n_layers=2")),
     "size_xxlarge": Variant("whole", ("+size=xxlarge", "model.encoder.n_layers=2")),
 }
