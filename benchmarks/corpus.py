@@ -122,7 +122,7 @@ def _make(folder: Path, kind: str, index: Path) -> None:
 
 
 def _generate(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Speech-like clips, half of them shorter than 2.5 s, one in twenty longer than 12 s; four kinds of noise."""
+    """Generate speech-like clips (half below 2.5 s, one in twenty above 12 s) and four kinds of noise."""
     draw = np.random.RandomState(0)
     durations = np.clip(draw.lognormal(np.log(2.5), 1.0, GENERATED), SHORTEST, PROMPT_LIMIT)
     clips = [
