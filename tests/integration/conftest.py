@@ -1,4 +1,4 @@
-"""What every command line of these tests says."""
+"""Arguments that all commands of these tests share."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`train.py` whose reading of audio goes wrong once a file named in the environment exists.
+"""Run `train.py` so that reading audio fails as soon as a file exists that an environment variable names.
 
-MISBEHAVE_HANG: reading waits for ever, in C code that no signal interrupts. MISBEHAVE_DIE: the process is killed, as by
-a system whose memory is full. MISBEHAVE_PATIENCE: seconds that data may hang after a signal. Loader processes are
-forked from this one, or import it anew.
+MISBEHAVE_HANG: reading waits forever, in C code that no signal interrupts. MISBEHAVE_DIE: the process is killed, as by
+a system whose memory is full. MISBEHAVE_PATIENCE: seconds that data may hang after a signal. Workers are forked from
+this process, or import it again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`train.py` that writes down, for each rank, which utterances it saw and what it measured, to `rank<N>.json`."""
+"""Run `train.py` and write the utterances and the metrics of each rank to `rank<N>.json`."""
 
 from __future__ import annotations
 

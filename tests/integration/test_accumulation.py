@@ -1,4 +1,4 @@
-"""Two processes stop between two updates, with different gradients each or parts of their mean, and go on."""
+"""Two processes stop while gradients are accumulated, which differ between them or are parts of a mean, and resume."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo"),
 ]
-# the first validation, and with it a checkpoint, lies between two updates
+# the first validation, and therefore a checkpoint, is between two updates
 HALVES = [
     *("trainer.accumulate_grad_batches=2", "trainer.val_check_interval=3"),
     *("exp_manager.checkpoint_callback_params.save_top_k=-1", "exp_manager.resume_if_exists=false"),
@@ -34,7 +34,7 @@ HALVES = [
 
 
 def between_updates(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
-    """The first checkpoint that lies there, and the gradients that it holds."""
+    """Return the first checkpoint between two updates, and the gradients in it."""
     for path in sorted(folder.rglob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns):
         gradients = load_lightning_checkpoint(path).get("accumulated_gradients")
         if gradients is not None and not path.stem.endswith("-last"):
@@ -43,7 +43,7 @@ def between_updates(folder: Path) -> tuple[Path, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("two", [TWO, SHARDED, [*SHARDED, "model.numerics=fast"]], ids=["ddp", "fsdp", "fsdp, fast"])
-def test_every_process_gets_its_own_gradients_back(two: list[str], tmp_path: Path) -> None:
+def test_every_process_resumes_with_its_own_gradients(two: list[str], tmp_path: Path) -> None:
     corpus = make_dummy_corpus(tmp_path / "corpus", train=24, val=2, noise=2)
     words = command(corpus, *two, *HALVES, "trainer.max_steps=5")
     run(tmp_path / "whole", words)
@@ -62,7 +62,7 @@ def test_every_process_gets_its_own_gradients_back(two: list[str], tmp_path: Pat
     [(SHARDED, TWO), (SHARDED, ["model.train_ds.batch_size=4"]), (TWO, SHARDED)],
     ids=["fsdp, then ddp", "fsdp, then one process", "ddp, then fsdp"],
 )
-def test_other_processes_make_the_same_update(before: list[str], after: list[str], tmp_path: Path) -> None:
+def test_another_number_of_processes_makes_the_same_update(before: list[str], after: list[str], tmp_path: Path) -> None:
     corpus = utterances_of_one_length(tmp_path / "corpus", 24)
     words = command(corpus, *EQUAL_HALVES, *HALVES, "trainer.max_steps=3")
     run(tmp_path / "whole", [*words, *before])

@@ -1,4 +1,4 @@
-"""A run that is continued says what changed since its checkpoint, and refuses what could not take effect."""
+"""A continued run reports changes since its checkpoint and refuses those that could not take effect."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def one_thread() -> Iterator[None]:
 def train(
     corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> Callable[..., tuple[int, Lines]]:
-    """Run the command in this process; the exit code and what it printed, by lines."""
+    """Return a function that runs the command in this process and returns the exit code and the printed lines."""
     monkeypatch.chdir(tmp_path)
     given = [
         *("seed=1", "trainer.val_check_interval=3", "trainer.max_steps=3", "name=run"),
@@ -89,7 +89,7 @@ REFUSED = {
 }
 
 
-def test_what_cannot_take_effect_is_refused_with_the_ways_out(train: Any, tmp_path: Path) -> None:
+def test_changes_without_an_effect_are_refused_with_alternatives(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     before = state_of(folder_of(tmp_path))
     for overrides, change, reason in REFUSED.values():
@@ -98,10 +98,10 @@ def test_what_cannot_take_effect_is_refused_with_the_ways_out(train: Any, tmp_pa
         assert change in the_error(lines)
         assert reason in the_error(lines)
         assert "name=NEW" in the_error(lines)
-    assert state_of(folder_of(tmp_path)) == before  # config.yaml is still the one that was used
+    assert state_of(folder_of(tmp_path)) == before  # config.yaml is unchanged
 
 
-def test_the_ways_out_lead_out(train: Any, tmp_path: Path) -> None:
+def test_the_alternatives_work(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     error = the_error(train("model.optim.lr=0.2")[1])
     found = re.search(r"name=NEW '?(init_from_ptl_ckpt=.*?\.ckpt)", error)
@@ -124,14 +124,14 @@ def test_the_ways_out_lead_out(train: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_way_out_is_one_from_the_folder_that_was_asked_for(train: Any, place: str, way: str) -> None:
+def test_the_alternative_fits_the_way_in_which_the_folder_was_given(train: Any, place: str, way: str) -> None:
     assert train(place)[0] == 0
     error = the_error(train(place, "model.optim.lr=0.2")[1])
     assert f"new run: {way} from the beginning" in error
     assert train(place, "model.optim.lr=0.2", *way.split())[0] == 0
 
 
-def test_what_takes_effect_is_said_and_recorded(train: Any, tmp_path: Path) -> None:
+def test_changes_with_an_effect_are_reported_and_recorded(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     code, lines = train("trainer.max_steps=5", "model.encoder.dropout=0.2", "model.train_ds.batch_size=3")
     assert code == 0
@@ -144,7 +144,7 @@ def test_what_takes_effect_is_said_and_recorded(train: Any, tmp_path: Path) -> N
     assert not [line for line in train("trainer.max_steps=5", "model.encoder.dropout=0.2")[1] if "dropout: " in line]
 
 
-def test_a_start_that_trains_nothing_records_nothing(train: Any, tmp_path: Path) -> None:
+def test_a_start_without_a_training_step_records_nothing(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     code, lines = train("trainer.max_steps=2")
     assert code == 0
@@ -162,7 +162,7 @@ def rows_of(manifest: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in manifest.read_text().splitlines()]
 
 
-def test_a_run_goes_on_although_the_weights_that_it_started_from_are_gone(train: Any, tmp_path: Path) -> None:
+def test_a_run_resumes_even_if_its_initial_weights_no_longer_exist(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     (archive,) = (folder_of(tmp_path) / "checkpoints").glob("*.nemo")
     archive.rename(tmp_path / "start.nemo")
@@ -178,7 +178,7 @@ def test_removed_and_moved_lines_are_named_and_the_epoch_restarts(
     train: Any, corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     rows = rows_of(corpus.train_manifest)
-    assert train()[0] == 0  # three of four batches
+    assert train()[0] == 0  # three of the four batches of an epoch
     moved = rewritten(corpus, "moved.json", [rows[0], rows[5], *rows[1:5], *rows[6:8]])
     code, lines = train("trainer.max_steps=8", moved)
     assert code == 0
@@ -190,7 +190,7 @@ def test_removed_and_moved_lines_are_named_and_the_epoch_restarts(
     assert loops["epoch_progress"]["current"]["completed"] == 1
 
 
-def test_the_same_lines_in_the_same_order_are_not_mentioned(train: Any, corpus: DummyCorpus) -> None:
+def test_the_same_lines_in_the_same_order_are_not_reported(train: Any, corpus: DummyCorpus) -> None:
     assert train()[0] == 0
     code, lines = train("trainer.max_steps=4", rewritten(corpus, "copy.json", rows_of(corpus.train_manifest)))
     assert code == 0
@@ -207,14 +207,14 @@ OTHER_BATCHES = {
 @pytest.mark.parametrize("way", OTHER_BATCHES)
 def test_batches_that_are_made_in_another_way_restart_the_epoch(train: Any, way: str, tmp_path: Path) -> None:
     assert train()[0] == 0
-    for end, overrides in ((6, OTHER_BATCHES[way]), (9, [])):  # there and back
+    for end, overrides in ((6, OTHER_BATCHES[way]), (9, [])):  # changed, then changed back
         code, lines = train(f"trainer.max_steps={end}", *overrides)
         assert code == 0, lines
         assert any("batches are made in another way than before, so the epoch restarts" in line for line in lines)
         assert load_lightning_checkpoint(last_checkpoint(tmp_path))["global_step"] == end
 
 
-def test_a_file_that_lhotse_reads_is_compared(train: Any, corpus: DummyCorpus) -> None:
+def test_a_file_for_lhotse_is_compared(train: Any, corpus: DummyCorpus) -> None:
     lhotse = ["model.train_ds.use_lhotse=true"]
     rows = rows_of(corpus.train_manifest)
     manifest = rewritten(corpus, "of_lhotse.json", rows)
@@ -235,14 +235,14 @@ def test_another_corpus_is_refused(train: Any, corpus: DummyCorpus, tmp_path: Pa
     assert state_of(folder_of(tmp_path)) == before
 
 
-def test_another_validation_set_is_said(train: Any, corpus: DummyCorpus) -> None:
+def test_another_validation_set_is_reported(train: Any, corpus: DummyCorpus) -> None:
     assert train()[0] == 0
     code, lines = train("trainer.max_steps=4", f"model.validation_ds.manifest_filepath={corpus.noise_manifest}")
     assert code == 0
     assert any("val_loss before and after cannot be compared" in line for line in lines)
 
 
-def test_another_number_of_threads_is_said_in_one_line(train: Any) -> None:
+def test_another_number_of_threads_is_reported_in_one_line(train: Any) -> None:
     assert train()[0] == 0
     torch.set_num_threads(2)
     code, lines = train("trainer.max_steps=4")
@@ -257,11 +257,11 @@ def rewrite_checkpoint(path: Path, change: Callable[[dict[str, Any]], Any]) -> N
     torch.save(checkpoint, path)
 
 
-def test_a_checkpoint_without_a_record_goes_on_and_says_so(train: Any, tmp_path: Path) -> None:
+def test_a_run_resumes_from_a_checkpoint_without_a_record_and_says_so(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     rewrite_checkpoint(last_checkpoint(tmp_path), lambda checkpoint: checkpoint.pop("nest_ssl"))
     code, lines = train("model.optim.lr=0.2", "trainer.max_steps=5")
-    assert code == 2  # older checkpoints hold the model's configuration
+    assert code == 2  # older checkpoints contain the configuration of the model
     assert "model.optim.lr: 0.1 -> 0.2" in the_error(lines)
     code, lines = train("trainer.max_steps=5")
     assert code == 0
@@ -285,7 +285,7 @@ def test_weights_alone_cannot_be_continued(train: Any, tmp_path: Path) -> None:
     assert "holds weights alone" in the_error(lines)
 
 
-def test_a_run_does_not_outlast_a_schedule_that_ends(train: Any, tmp_path: Path) -> None:
+def test_a_run_cannot_be_longer_than_a_schedule_that_ends(train: Any, tmp_path: Path) -> None:
     code, lines = train(*COSINE)
     assert code == 0
     assert not any(line.startswith("to train on:") for line in lines)
@@ -295,7 +295,7 @@ def test_a_run_does_not_outlast_a_schedule_that_ends(train: Any, tmp_path: Path)
     assert "trainer.max_steps=3" in the_error(lines)
 
 
-def test_a_shorter_run_keeps_its_schedule_and_records_that(train: Any, tmp_path: Path) -> None:
+def test_a_shorter_run_keeps_its_schedule_and_records_its_length(train: Any, tmp_path: Path) -> None:
     keep_all = "exp_manager.checkpoint_callback_params.save_top_k=-1"
     assert train(*COSINE, "trainer.max_steps=6", keep_all)[0] == 0
     (middle,) = (folder_of(tmp_path) / "checkpoints").glob("*step=3.ckpt")
@@ -307,7 +307,7 @@ def test_a_shorter_run_keeps_its_schedule_and_records_that(train: Any, tmp_path:
     assert OmegaConf.load("nest_experiments/shorter/config.yaml").model.optim.sched.max_steps == 6
 
 
-def test_early_stopping_has_the_patience_of_the_configuration(train: Any, tmp_path: Path) -> None:
+def test_early_stopping_uses_the_patience_in_the_configuration(train: Any, tmp_path: Path) -> None:
     stopping = ["exp_manager.create_early_stopping_callback=true"]
     patience = "exp_manager.early_stopping_callback_params.patience="
     assert train(*stopping, f"{patience}5")[0] == 0
@@ -317,7 +317,7 @@ def test_early_stopping_has_the_patience_of_the_configuration(train: Any, tmp_pa
     assert state["patience"] == 7
 
 
-def test_a_checkpoint_from_elsewhere_is_compared_too(train: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_from_another_folder_is_compared_too(train: Any, tmp_path: Path) -> None:
     assert train()[0] == 0
     named = f"exp_manager.resume_from_checkpoint='{last_checkpoint(tmp_path)}'"
     code, lines = train(named, "exp_manager.name=elsewhere", "model.optim.lr=0.2", "trainer.max_steps=5")
@@ -333,7 +333,7 @@ def steps_in(folder: Path) -> int:
     return load_lightning_checkpoint(path)["global_step"]
 
 
-def test_commands_typed_one_after_the_other_each_do_what_they_say_or_say_why_not(
+def test_each_of_several_commands_has_its_effect_or_reports_why_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -346,7 +346,7 @@ def test_commands_typed_one_after_the_other_each_do_what_they_say_or_say_why_not
     ]
 
     def typed(*words: str, steps: int) -> str:
-        """What a command prints that ends with code 0."""
+        """Run a command, check that its exit code is 0, and return its output."""
         code = main([*SMALL, f"trainer.max_steps={steps}", "trainer.val_check_interval=2", *words], config_dir=CONFIG)
         printed = capsys.readouterr()
         assert (code, printed.err) == (0, "")
@@ -364,7 +364,7 @@ def test_commands_typed_one_after_the_other_each_do_what_they_say_or_say_why_not
     before = state_of(default)
     recorded = ["output_dir=saved", "seed=42", "save_steps='0'", "trainer.limit_train_batches=1", *same_data]
     assert record([*SMALL, *recorded, "trainer.max_epochs=1", "trainer.max_steps=-1"], config_dir=CONFIG) == 0
-    assert "trained" not in capsys.readouterr().out  # of the run in the folder, which it does not touch
+    assert "trained" not in capsys.readouterr().out  # the run in this folder is not changed
     other = [f"model.train_ds.manifest_filepath={dummy.noise_manifest}", "trainer.max_steps=9"]
     assert main([*SMALL, *other], config_dir=CONFIG) == 2
     assert "name=NEW" in capsys.readouterr().err

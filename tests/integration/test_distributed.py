@@ -1,4 +1,4 @@
-"""Two processes train together: what they see, what they agree on, and what happens when one is no more."""
+"""Two processes train together: their data, the values that they share, and the end of one process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
-    """An odd number of utterances, so that two processes cannot share them evenly."""
+    """A corpus with an odd number of utterances, so that two processes cannot share them evenly."""
     return make_dummy_corpus(tmp_path_factory.mktemp("corpus"), train=11, val=3, noise=2)
 
 
@@ -62,7 +62,7 @@ def start(folder: Path, words: list[str], **environment: str) -> subprocess.Pope
 
 
 def run(folder: Path, words: list[str]) -> list[dict[str, Any]]:
-    """Train to the end; what each rank wrote down."""
+    """Train to the end; return the records of each rank."""
     process = start(folder, words)
     assert process.wait(timeout=PATIENCE) == 0, (folder / "log.txt").read_text()
     return records(folder)
@@ -77,7 +77,7 @@ def seen(record: dict[str, Any], epoch: int) -> list[int]:
 
 
 @pytest.mark.parametrize("extra", [[], ["model.train_ds.batch_size=null", "model.train_ds.batch_duration=12"]])
-def test_each_utterance_goes_to_one_process_and_none_waits_for_ever(
+def test_each_utterance_goes_to_one_process_and_none_waits_forever(
     extra: list[str], corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     epochs = ["trainer.max_epochs=2", "trainer.max_steps=-1", "trainer.log_every_n_steps=1"]
@@ -85,7 +85,7 @@ def test_each_utterance_goes_to_one_process_and_none_waits_for_ever(
     for epoch in (0, 1):
         ours, theirs = seen(first, epoch), seen(second, epoch)
         assert {*ours, *theirs} == set(range(11))
-        assert len(ours) + len(theirs) <= 12  # one is seen twice where they cannot be shared evenly
+        assert len(ours) + len(theirs) <= 12  # one is used twice if they cannot be shared evenly
         assert len(first["batches"]) == len(second["batches"])
     assert first["val_losses"] == second["val_losses"]
     losses = [batch["loss"] for batch in first["batches"]]
@@ -95,7 +95,7 @@ def test_each_utterance_goes_to_one_process_and_none_waits_for_ever(
     assert (tmp_path / "log.txt").read_text().count("run folder: ") == 1
 
 
-# nothing random, all frames masked, statistics of an utterance alone: two halves of a batch are then like the whole
+# without randomness, with all frames masked and statistics per utterance, two halves of a batch equal the whole
 EQUAL_HALVES = [
     *("model.preprocessor.dither=0", "model.encoder.dropout=0", "model.encoder.dropout_pre_encoder=0"),
     *("model.encoder.dropout_att=0", "model.encoder.conv_norm_type=layer_norm", "model.masking.mask_prob=1.0"),
@@ -105,7 +105,7 @@ EQUAL_HALVES = [
 
 
 def utterances_of_one_length(folder: Path, count: int) -> DummyCorpus:
-    """With padding, or with more frames for one than for the other, the mean of two means is not the mean of all."""
+    """Write utterances of one length, because otherwise the mean of the means of two halves is not the mean of all."""
     corpus = make_dummy_corpus(folder, train=count, val=2, noise=2)
     lines = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
     shortest = min(line["duration"] for line in lines)
@@ -130,13 +130,13 @@ def test_two_processes_equal_one_with_twice_the_batch(two: list[str], tmp_path: 
 @pytest.mark.parametrize(
     "two", [TWO, SHARDED, [*SHARDED, *STATELESS]], ids=["ddp", "fsdp", "fsdp, an optimizer without a state"]
 )
-def test_a_run_of_two_goes_on_with_the_same_bits(two: list[str], corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_run_of_two_processes_resumes_bit_for_bit(two: list[str], corpus: DummyCorpus, tmp_path: Path) -> None:
     words = command(corpus, *two, "trainer.val_check_interval=2", "trainer.max_steps=8")
     run(tmp_path / "whole", words)
     run(tmp_path / "parts", [*words, "trainer.max_steps=4"])
     run(tmp_path / "parts", words)
     found = differences(result(tmp_path / "parts"), result(tmp_path / "whole"))
-    assert [name for name in found if not name.endswith("max_steps")] == []  # the schedule remembers its first end
+    assert [name for name in found if not name.endswith("max_steps")] == []  # the schedule keeps its first end
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_run_of_two_goes_on_with_the_same_bits(two: list[str], corpus: DummyCo
     [(TWO, []), ([], TWO), (SHARDED, []), ([], SHARDED)],
     ids=["two, then one", "one, then two", "two with parts, then one", "one, then two with parts"],
 )
-def test_a_run_goes_on_with_another_number_of_processes(
+def test_a_run_resumes_with_another_number_of_processes(
     before: list[str], after: list[str], corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     words = command(corpus, "trainer.val_check_interval=2", "trainer.max_steps=2")
@@ -155,14 +155,14 @@ def test_a_run_goes_on_with_another_number_of_processes(
     assert len(ranks) == (2 if after else 1)
     assert "with the rest of its epoch, but with other random numbers" in (tmp_path / "log.txt").read_text()
     both = [index for record in (*first, *ranks) for index in seen(record, 0)]
-    assert len(set(range(11)) - {*both}) <= 1  # of a batch that is not full
-    assert len(both) - len({*both}) <= 1  # to give both processes as many
+    assert len(set(range(11)) - {*both}) <= 1  # from an incomplete batch
+    assert len(both) - len({*both}) <= 1  # so that both processes have equally many
     assert {index for record in ranks for index in seen(record, 1)} >= {*range(10)} or len(ranks) == 1
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("victim", [0, 1])
-def test_when_one_process_dies_the_other_leaves(victim: int, corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_when_one_process_dies_the_other_ends(victim: int, corpus: DummyCorpus, tmp_path: Path) -> None:
     process = start(tmp_path, command(corpus, *TWO, "trainer.max_steps=100000", "trainer.val_check_interval=100000"))
     while process.poll() is None and len(records(tmp_path)) < 2:
         time.sleep(0.1)
@@ -188,7 +188,8 @@ def test_a_process_that_is_still_starting_does_not_wait_for_a_dead_one(corpus: D
     (child,) = children(process.pid)
     process.kill()
     process.wait()
-    wait_until(lambda: not is_alive(child), "for the other process")  # by itself it would wait for half an hour
+    # without our check, it would wait for half an hour
+    wait_until(lambda: not is_alive(child), "for the other process")
     assert "the first process of this run has ended" in (tmp_path / "log.txt").read_text()
 
 
@@ -206,7 +207,7 @@ def test_stopping_one_process_stops_both_after_the_same_step(corpus: DummyCorpus
 
 
 def free_port() -> int:
-    """A port that nobody listens at, as another run of these tests on this machine may."""
+    """Return a free port, because another run of these tests on this machine may use a fixed one."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -233,7 +234,7 @@ def test_slurm_starts_the_processes_too_and_they_agree_on_one_folder(corpus: Dum
     tasks = []
     for rank in ("1", "0"):
         tasks.append(start(tmp_path, words, **job, SLURM_PROCID=rank, SLURM_LOCALID=rank))
-        time.sleep(1.5)  # folders are named after the second
+        time.sleep(1.5)  # names of folders contain the second of the start
     for task in tasks:
         assert task.wait(timeout=PATIENCE) == 0, (tmp_path / "log.txt").read_text()
     first, second = records(tmp_path)
@@ -243,7 +244,7 @@ def test_slurm_starts_the_processes_too_and_they_agree_on_one_folder(corpus: Dum
     assert list(folder.rglob("*last.ckpt"))
 
 
-def test_parts_of_a_model_are_archived_as_the_best_one_was(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_sharded_model_is_archived_with_its_best_weights(corpus: DummyCorpus, tmp_path: Path) -> None:
     best = "+exp_manager.checkpoint_callback_params.save_best_model=true"
     run(tmp_path, command(corpus, *SHARDED, best, "trainer.max_steps=4", "trainer.val_check_interval=2"))
     (archive,) = tmp_path.rglob("*.nemo")

@@ -1,4 +1,4 @@
-"""Loader processes that die or hang: a run ends in time, with one line that says what and what to do."""
+"""Workers that die or hang: the run ends soon, with one line that names the cause and a remedy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 
 class Run:
-    """A run in a process of its own, in a folder of its own, whose loaders can be made to misbehave."""
+    """A run in a new process and a new folder, whose workers can be made to die or hang."""
 
     def __init__(self, folder: Path, corpus: DummyCorpus, *overrides: str) -> None:
         self.folder = folder
@@ -88,7 +88,7 @@ def runs() -> Iterator[list[Run]]:
         run.process.wait()
 
 
-def test_a_loader_process_that_is_killed_is_one_line(corpus: DummyCorpus, tmp_path: Path, runs: list[Run]) -> None:
+def test_a_killed_worker_gives_one_line(corpus: DummyCorpus, tmp_path: Path, runs: list[Run]) -> None:
     run = Run(tmp_path, corpus, "trainer.max_steps=100000", "model.train_ds.num_workers=1")
     runs.append(run)
     run.wait_for_checkpoint()
@@ -104,7 +104,7 @@ def test_a_loader_process_that_is_killed_is_one_line(corpus: DummyCorpus, tmp_pa
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_one_sigterm_saves_and_ends_a_run_whose_loader_hangs(
+def test_one_sigterm_saves_and_ends_a_run_whose_worker_hangs(
     workers: int, corpus: DummyCorpus, tmp_path: Path, runs: list[Run]
 ) -> None:
     run = Run(tmp_path, corpus, "trainer.max_steps=100000", "trainer.val_check_interval=1000", *no_epochs(workers))
@@ -115,7 +115,7 @@ def test_one_sigterm_saves_and_ends_a_run_whose_loader_hangs(
         assert time.monotonic() < deadline
         time.sleep(0.05)
     run.misbehave("hang")
-    time.sleep(5)  # until what was prepared is used up, unless the machine is busy: then a step more is made
+    time.sleep(5)  # until the prepared batches are used; on a busy machine, one more step follows
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(timeout=120) == 143, run.errors
     assert run.errors == ""
@@ -136,14 +136,12 @@ def test_one_sigterm_saves_and_ends_a_run_whose_loader_hangs(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_one_sigterm_ends_a_run_that_hangs_in_its_own_process(
-    corpus: DummyCorpus, tmp_path: Path, runs: list[Run]
-) -> None:
+def test_one_sigterm_ends_a_run_whose_main_process_hangs(corpus: DummyCorpus, tmp_path: Path, runs: list[Run]) -> None:
     run = Run(tmp_path, corpus, "trainer.max_steps=100000", "model.train_ds.num_workers=0")
     runs.append(run)
     run.wait_for_checkpoint()
     run.misbehave("hang")
-    time.sleep(5)  # until it hangs, unless the machine is busy: then it does so after the signal, or stops before
+    time.sleep(5)  # until it hangs; on a busy machine, it hangs after the signal or stops before
     run.process.send_signal(signal.SIGTERM)
     assert run.process.wait(timeout=120) == 143
     assert "leaves without saving" in run.errors + run.output or "stopped by SIGTERM" in run.output
@@ -151,7 +149,7 @@ def test_one_sigterm_ends_a_run_that_hangs_in_its_own_process(
 
 
 def no_epochs(workers: int) -> list[str]:
-    """The end of an epoch, at which there is nothing to save, is far away, and there is no validation."""
+    """Return settings with which no epoch ends and no validation runs, so that no checkpoint is due."""
     return [
         *(f"model.train_ds.num_workers={workers}", "model.validation_ds.num_workers=0", "model.train_ds.batch_size=1"),
         *("trainer.limit_val_batches=0", "trainer.num_sanity_val_steps=0", "trainer.log_every_n_steps=1"),

@@ -1,4 +1,4 @@
-"""What a run leaves for those who watch it: numbers and pictures in TensorBoard, W&B and MLflow, samples, two ranks."""
+"""The logs of a run: metrics and pictures in TensorBoard, W&B and MLflow, samples, metrics of two ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture
 def train(corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
-    """A short run in this process; its folder."""
+    """Return a function that trains shortly in this process and returns the folder of the run."""
     monkeypatch.chdir(tmp_path)
 
     def train(*overrides: str) -> Path:
@@ -64,7 +64,7 @@ def scalars(folder: Path) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("extra", [[], ["model.numerics=fast"]], ids=["exact", "fast"])
-def test_a_run_leaves_every_number_pictures_and_samples(train: Train, extra: list[str]) -> None:
+def test_a_run_logs_every_metric_pictures_and_samples(train: Train, extra: list[str]) -> None:
     folder = train("model.num_books=2", *extra)
     found = scalars(folder)
     often = WHILE_TRAINING - {"epoch"}
@@ -91,16 +91,16 @@ def test_samples_can_be_switched_off(train: Train) -> None:
 
 
 @pytest.mark.slow
-def test_wandb_gets_the_numbers_without_a_network(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_gets_the_metrics_without_a_network(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     for name in (
         "WANDB__SERVICE_WAIT",
         "WANDB_INIT_TIMEOUT",
-    ):  # for the process that writes to start: 30 and 90 s
+    ):  # time limits for the start of the process that writes: 30 and 90 s
         monkeypatch.setenv(name, str(PATIENCE))
     offline = "exp_manager.wandb_logger_kwargs={name: a, project: b, offline: true}"
     folder = train("exp_manager.create_wandb_logger=true", offline)
-    wandb.teardown()  # what the end of a process does: it waits for the one that writes
+    wandb.teardown()  # as at the end of a process: waits for the process that writes
     (record,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     content = record.read_bytes()
     for name in ("train/accuracy", "train/gradient_norm", "codebook/target_perplexity_0", "validation_sample_0"):
@@ -109,7 +109,7 @@ def test_wandb_gets_the_numbers_without_a_network(train: Train, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_mlflow_gets_the_numbers_and_pictures_in_the_runs_folder(train: Train) -> None:
+def test_mlflow_gets_metrics_and_pictures_in_the_folder_of_the_run(train: Train) -> None:
     mlflow = pytest.importorskip("mlflow")
     folder = train("exp_manager.create_mlflow_logger=true")
     client = mlflow.MlflowClient(f"file:{folder / 'mlruns'}")
@@ -123,7 +123,7 @@ def test_mlflow_gets_the_numbers_and_pictures_in_the_runs_folder(train: Train) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
-def test_two_processes_report_what_one_does_of_the_whole_batch(tmp_path: Path) -> None:
+def test_two_processes_report_the_same_as_one_with_the_whole_batch(tmp_path: Path) -> None:
     corpus = utterances_of_one_length(tmp_path / "corpus", 8)
     often = ["trainer.max_steps=2", "trainer.log_every_n_steps=1", "trainer.val_check_interval=2"]
     often += ["model.validation_ds.batch_augmentor=null"]
@@ -156,8 +156,8 @@ sys.exit(main(sys.argv[2:], config_dir=Path(sys.argv[1])))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch has no gloo")
-def test_the_wait_of_any_process_is_the_wait_of_all(tmp_path: Path) -> None:
-    """The first one waits within its steps, for the second, whose data is slow: it must not take that for work."""
+def test_the_wait_of_one_process_counts_for_all(tmp_path: Path) -> None:
+    """The first process waits in its steps for the second one, whose data is slow; this must not count as computing."""
     corpus = utterances_of_one_length(tmp_path / "corpus", 16)
     script = tmp_path / "slow.py"
     script.write_text(SLOW_SECOND, encoding="utf-8")

@@ -23,7 +23,7 @@ KINDS = ["", "unreadable", "unreadable", "empty", "not_finite", "channels", "sil
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with `train.json` (of these kinds), `val.json` (healthy) and `noise.json` (one healthy of two)."""
+    """A folder with `train.json` (all kinds), `val.json` (no problems) and `noise.json` (one of two has a problem)."""
     monkeypatch.chdir(tmp_path)
     sound = 0.3 * np.random.default_rng(0).standard_normal(2 * RATE)
 
@@ -68,7 +68,7 @@ def names(report: Path) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_run_goes_on_and_reports_each_problem_once(
+def test_a_run_continues_and_reports_each_problem_once(
     train: Callable[..., int], folder: Path, workers: int, capsys: pytest.CaptureFixture
 ) -> None:
     options = [f"model.train_ds.num_workers={workers}", "trainer.val_check_interval=6"]
@@ -90,17 +90,17 @@ def test_a_run_goes_on_and_reports_each_problem_once(
         assert len(re.findall(rf"^warning: .*\({line}\); {outcome}$", output, flags=re.MULTILINE)) == 1
 
     before = {record["line"]: record["count"] for record in read_report(report)}
-    assert train("trainer.max_steps=12", *options) == 0  # continues: another epoch
+    assert train("trainer.max_steps=12", *options) == 0  # continues for another epoch
     assert names(report) == sorted(of_utterances + of_noise)
     after = {record["line"]: record["count"] for record in read_report(report)}
     assert all(after[line] > before[line] for line, _, _ in of_utterances)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_data_of_lhotse_is_treated_alike(
+def test_data_of_lhotse_is_treated_in_the_same_way(
     train: Callable[..., int], folder: Path, workers: int, capsys: pytest.CaptureFixture
 ) -> None:
-    """Only that lhotse averages channels; bad files are alone in their batches, in every one of three epochs."""
+    """But lhotse averages channels, and bad files are alone in their batches, in each of three epochs."""
     options = ["model.train_ds.use_lhotse=true", f"model.train_ds.num_workers={workers}", "model.train_ds.batch_size=1"]
     assert train("trainer.max_steps=33", "trainer.val_check_interval=33", *options) == 0
     report = folder / "nest_experiments" / "SSL-NEST-FastConformer" / "problem_audio.jsonl"

@@ -1,4 +1,4 @@
-"""A run that is killed at any moment, and started again by the same command, ends as if nothing had happened."""
+"""A run that is killed at any moment and restarted by the same command ends with the same bits as without the kill."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.integration.conftest import SMALL
 from tests.waiting import PATIENCE, random_draws, wait_until
 
 ROOT = Path(__file__).parents[2]
-# a validation, and with it a checkpoint, between two updates
+# a validation, and therefore a checkpoint, between two updates
 ACCUMULATING = ["trainer.accumulate_grad_batches=2", "trainer.max_steps=20"]
 WORKERS = ["model.train_ds.num_workers=2", "model.validation_ds.num_workers=1"]
 NO_WORKERS = ["model.train_ds.num_workers=0", "model.validation_ds.num_workers=0"]
@@ -51,7 +51,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture(scope="module")
 def places(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same utterances in every form in which they can be read."""
+    """The utterances of the corpus in every format that can be read."""
     tarred, shar = tmp_path_factory.mktemp("tarred"), tmp_path_factory.mktemp("shar")
     make_tarred_sets(corpus.train_manifest, tarred, TarOptions(num_shards=5))
     rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
@@ -86,12 +86,12 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Other ranks, and the loader processes of all."""
+    """Return the other ranks, and the workers of all ranks."""
     return [one for child in children(pid) for one in (child, *descendants(child))]
 
 
 def is_rank(pid: int) -> bool:
-    """Whether a process that a run has started trains: it is told so, and loader processes are not."""
+    """Return whether a child process of a run is a rank and not a worker: only ranks have the variable."""
     try:
         return b"\0LOCAL_RANK=" in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:  # it has just ended
@@ -190,7 +190,7 @@ def test_a_run_killed_at_random_ends_with_the_same_bits(
     ],
     ids=["SIGTERM", "Ctrl-C", "epochs of one batch"],
 )
-def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
+def test_a_run_stopped_by_a_signal_saves_and_resumes_bit_for_bit(
     number: signal.Signals, more: list[str], corpus: DummyCorpus, tmp_path: Path
 ) -> None:
     overrides = ["model.train_ds.num_workers=2", "trainer.val_check_interval=1000", "trainer.max_steps=30", *more]
@@ -212,10 +212,10 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
             shutil.rmtree(stopped)  # the run ended before it could be stopped
             longest_wait /= 4
             continue
-        os.killpg(process.pid, number)  # the loader processes hear it too, as they do from a terminal
+        os.killpg(process.pid, number)  # workers get the signal, too, as from a terminal
         code = process.wait(timeout=PATIENCE)
         said = log.read_bytes()[running:]
-        if b"NeMo archive" in said and b"stopped by" not in said:  # the end came first
+        if b"NeMo archive" in said and b"stopped by" not in said:  # the run ended before the signal
             if stops:
                 break
             shutil.rmtree(stopped)
@@ -229,7 +229,7 @@ def test_a_run_that_is_told_to_stop_saves_and_goes_on_with_the_same_bits(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system with space for one checkpoint and an archive of the small model, and half a checkpoint more."""
+    """A file system with space for one checkpoint, an archive of the small model, and half of another checkpoint."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=1200k", "tmpfs", str(folder)]
@@ -240,7 +240,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_full_disk_costs_no_checkpoint_that_was_there(corpus: DummyCorpus, tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_destroys_no_existing_checkpoint(corpus: DummyCorpus, tmp_path: Path, small_disk: Path) -> None:
     overrides = [f"exp_manager.exp_dir={small_disk}", "exp_manager.log_samples=false", "trainer.max_steps=12"]
     process = start(tmp_path / "run", corpus, overrides)
     assert process.wait(timeout=PATIENCE) == 2

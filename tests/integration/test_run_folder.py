@@ -1,4 +1,4 @@
-"""Two runs and one folder: the second is refused with who holds it, and a killed one holds nothing."""
+"""Two runs in one folder: the second is refused with the name of the first; a killed run does not hold the folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def start(runs: list[Run], folder: Path, corpus: DummyCorpus, *overrides: str) -
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """Of the files in the folder itself, but for the lock, whose heart beats."""
+    """Return the content of the files directly in the folder, except for the lock, which is updated regularly."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file() and path.name != LOCK}
 
 

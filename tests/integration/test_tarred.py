@@ -1,4 +1,4 @@
-"""Training on tar files: alone and by two processes whose shards are uneven, in one go and in parts."""
+"""Training on tar files, by one process and by two with uneven shards, uninterrupted and resumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture(scope="module")
 def uneven(corpus: DummyCorpus, tmp_path_factory: pytest.TempPathFactory) -> TarredSet:
-    """Four shards of four utterances, of which the manifest names 1, 4, 4 and 4."""
+    """Four shards of four utterances, of which the manifest lists 1, 4, 4 and 4."""
     (made,) = make_tarred_sets(corpus.train_manifest, tmp_path_factory.mktemp("tarred"), TarOptions(num_shards=4))
     lines = Path(made.manifest).read_text().splitlines(keepends=True)
     Path(made.manifest).write_text("".join(lines[3:]))
@@ -36,11 +36,11 @@ def words(corpus: DummyCorpus, made: TarredSet, *overrides: str) -> list[str]:
 
 
 def trained(folder: Path) -> dict[str, Any]:
-    """Without the schedule, which knows that a part was meant to be shorter."""
+    """Return the state without the schedule, which contains the intended length of the run."""
     return {name: value for name, value in result(folder).items() if name != "lr_schedulers"}
 
 
-def test_two_processes_with_uneven_shards_take_as_many_steps_and_go_on_to_the_bit(
+def test_two_processes_with_uneven_shards_take_equally_many_steps_and_resume_bit_for_bit(
     corpus: DummyCorpus, uneven: TarredSet, tmp_path: Path
 ) -> None:
     both = words(corpus, uneven, *TWO, "model.train_ds.drop_last=false", "trainer.val_check_interval=2")
@@ -48,18 +48,18 @@ def test_two_processes_with_uneven_shards_take_as_many_steps_and_go_on_to_the_bi
     assert len(first["batches"]) == len(second["batches"]) == 8
     in_epoch = Counter(batch["epoch"] for batch in first["batches"])
     assert in_epoch == Counter(batch["epoch"] for batch in second["batches"])
-    assert in_epoch[0] == 3  # five utterances in batches of two: the other process has eight
+    assert in_epoch[0] == 3  # five utterances in batches of two; the other process has eight utterances
     run(tmp_path / "parts", [*both, "trainer.max_steps=4"])
     run(tmp_path / "parts", [*both, "trainer.max_steps=8"])
     assert differences(trained(tmp_path / "parts"), trained(tmp_path / "whole")) == []
 
 
 def _listed(paths: list[str]) -> str:
-    """A bucket each, as one types it: Hydra takes backslashes between quotes for themselves."""
+    """Return the paths as a list of buckets for the command line, quoted, so that Hydra keeps backslashes."""
     return "[" + ",".join(f"['{path}']" for path in paths) + "]"
 
 
-def test_a_run_in_buckets_goes_on_to_the_bit_also_between_epochs(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_run_in_buckets_resumes_bit_for_bit_even_between_epochs(corpus: DummyCorpus, tmp_path: Path) -> None:
     sets = make_tarred_sets(corpus.train_manifest, tmp_path / "buckets", TarOptions(num_shards=2), buckets=2)
     batches = sum(one.utterances for one in sets) // 2
     overrides = [

@@ -1,4 +1,4 @@
-"""`python train.py ...` as users type it, on a model that trains in seconds."""
+"""Commands `python train.py ...` of users, with a model that trains in seconds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """A model this small gains nothing from more, and tests may share the machine."""
+    """Use one thread: so small a model is not faster with more, and other tests may run at the same time."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -59,7 +59,7 @@ def manifests(corpus: DummyCorpus) -> list[str]:
 
 @pytest.fixture
 def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """Run the command in this process, from an empty folder; its exit code."""
+    """Return a function that runs the command in this process, in an empty folder, and returns the exit code."""
     monkeypatch.chdir(tmp_path)
     return lambda *argv: main([*SMALL, *argv], config_dir=ROOT / "config")
 
@@ -73,7 +73,7 @@ def last_checkpoint(tmp_path: Path) -> dict:
     return load_lightning_checkpoint(path)
 
 
-def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> None:
+def test_the_command_without_arguments_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> None:
     folder = corpus.train_manifest.parents[2]
     command = [sys.executable, str(ROOT / "train.py"), *SMALL, "trainer.max_steps=2", "trainer.val_check_interval=2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "LC_ALL": "C", "PYTHONUTF8": "0"}
@@ -83,7 +83,7 @@ def test_the_command_alone_trains_on_the_dummy_corpus(corpus: DummyCorpus) -> No
     assert done.stdout.isascii()
     lines = done.stdout.splitlines()
     assert any(re.fullmatch(STATE_AT_END, line) for line in lines)
-    assert not any(line.startswith(("speed: ", "to speed up: ")) for line in lines)  # too short to tell
+    assert not any(line.startswith(("speed: ", "to speed up: ")) for line in lines)  # the run is too short for advice
     written = {path.name for path in run_folder(folder).iterdir()}
     assert {"config.yaml", "environment.json", "checkpoints"} <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
@@ -139,7 +139,7 @@ def test_the_commands_of_the_guides_train(
 def test_the_file_for_small_data_trains_validates_and_resumes(
     train: Callable[..., int], manifests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Shrunk by SMALL; batches by seconds, and validation counted across epochs of two steps, stay as in the file."""
+    """SMALL shrinks the model; batches by seconds and validation across epochs of two steps are as in the file."""
     arguments = ["--config-name=nest_small_data", *manifests, "trainer.val_check_interval=3"]
     for steps in (3, 6):
         assert train(*arguments, f"trainer.max_steps={steps}") == 0
@@ -153,7 +153,7 @@ def test_the_file_for_small_data_trains_validates_and_resumes(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_missing_gpu_is_one_clear_line(
+def test_a_missing_gpu_gives_one_line(
     train: Callable[..., int], manifests: list[str], capsys: pytest.CaptureFixture
 ) -> None:
     arguments = ["trainer.devices=1", "trainer.accelerator=gpu", "trainer.strategy=auto", "trainer.max_steps=1"]
@@ -162,7 +162,7 @@ def test_a_missing_gpu_is_one_clear_line(
     assert lines[0] == "adjusted trainer.accelerator: gpu -> cpu (there is no GPU that PyTorch can use)"
 
 
-def test_a_run_ends_with_what_held_it_back_and_logs_its_speed(
+def test_a_run_ends_with_its_bottleneck_and_logs_its_speed(
     train: Callable[..., int],
     manifests: list[str],
     tmp_path: Path,
@@ -190,7 +190,7 @@ def test_a_run_ends_with_what_held_it_back_and_logs_its_speed(
         assert all(value >= 0 for value in values)
 
 
-def test_with_a_profiler_of_the_users_the_run_is_not_timed_twice(
+def test_with_a_profiler_of_the_user_the_run_is_not_timed_twice(
     train: Callable[..., int], manifests: list[str], capsys: pytest.CaptureFixture
 ) -> None:
     assert train(*manifests, "trainer.profiler=simple", "trainer.max_steps=1") == 0
@@ -213,13 +213,13 @@ def test_the_same_command_continues_a_run(
     assert (before["global_step"], after["global_step"]) == (2, 5)
     assert after["lr_schedulers"][0]["last_epoch"] == 5
     steps = {state["step"].item() for state in after["optimizer_states"][0]["state"].values()}
-    assert steps == {5.0}  # Adam's moments were carried over, not begun again
+    assert steps == {5.0}  # Adam's moments were restored, not reset
     assert (run_folder(tmp_path) / "run_0" / "config.yaml").is_file()
     assert train(*command[:-1], "trainer.max_steps=5") == 0
     assert "nothing left to train" in capsys.readouterr().out
 
 
-def test_a_run_without_a_name_to_continue_starts_from_weights_of_another(
+def test_a_run_without_a_name_starts_from_the_weights_of_another_run(
     train: Callable[..., int], manifests: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     assert train(*manifests, "trainer.max_steps=1") == 0
@@ -231,7 +231,7 @@ def test_a_run_without_a_name_to_continue_starts_from_weights_of_another(
     assert f"initialised {len(weights)} of the model's {len(weights)} tensors" in capsys.readouterr().out
 
 
-def test_the_command_gives_the_numbers_of_the_model_trained_by_hand(
+def test_the_command_gives_the_same_numbers_as_a_training_loop_by_hand(
     train: Callable[..., int], manifests: list[str], tmp_path: Path
 ) -> None:
     arguments = ["seed=5", "trainer.max_steps=3", "trainer.val_check_interval=2"]
@@ -252,7 +252,7 @@ def test_the_command_gives_the_numbers_of_the_model_trained_by_hand(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
+def test_an_unreadable_file_gives_one_line_even_from_a_worker(
     train: Callable[..., int], tmp_path: Path, workers: int, manifests: list[str], capsys: pytest.CaptureFixture
 ) -> None:
     (tmp_path / "broken.wav").write_bytes(b"RIFF no audio")
@@ -287,7 +287,7 @@ def test_an_unreadable_file_is_one_line_also_from_a_loader_process(
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )
-def test_a_mistake_is_one_line_and_leaves_nothing_behind(
+def test_a_mistake_gives_one_line_and_leaves_no_files(
     train: Callable[..., int],
     manifests: list[str],
     tmp_path: Path,

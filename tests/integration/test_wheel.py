@@ -1,4 +1,4 @@
-"""The wheel by itself: pip puts it and what it says it needs into an empty environment; used from an empty folder."""
+"""The wheel is installed with its dependencies into an empty environment and used in an empty folder."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LHOTSE = [
 ]
 WANDB = ["exp_manager.create_wandb_logger=true", "exp_manager.wandb_logger_kwargs={name: a, project: b, offline: true}"]
 PROBE = ["model.nemo", "data/dummy_ssl/labelled.json", "--label", "label", "--random-seeds", "2"]
-# extra -> what uses it, and what has to be there afterwards: a file, or words that were printed
+# extra -> a command that uses it, and its result: a file, or printed words
 USES: dict[str, tuple[list[str], str]] = {
     "lhotse": (["-m", "nest_ssl", "train", *TRAIN, *LHOTSE], "nest_experiments/**/*.nemo"),
     "wandb": (["-m", "nest_ssl", "train", *TRAIN, *WANDB], "**/wandb/offline-run-*/*.wandb"),
@@ -43,7 +43,7 @@ USES: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture(scope="module")
 def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of commands of an environment that has the wheel with two extras, and nothing of the tests' own."""
+    """The folder of commands of an environment with the wheel and two extras, without the packages of the tests."""
     folder = tmp_path_factory.mktemp("wheel with spaces 轮子")
     if os.pathsep in str(folder):
         pytest.skip("venv makes no environment whose path holds what separates paths")
@@ -61,11 +61,11 @@ def scripts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(told)
     assert done.returncode == 0, done.stderr
     yield commands
-    shutil.rmtree(environment, ignore_errors=True)  # a gigabyte, which pytest would keep for three runs
+    shutil.rmtree(environment, ignore_errors=True)  # pytest would keep this gigabyte for three runs
 
 
 def run(command: list[str | Path], folder: Path, more_packages: str = "", most: int = 0) -> str:
-    # MLflow puts where it writes to into the environment of the tests
+    # MLflow writes its location to the environment of the tests
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHONPATH", "MLFLOW_"))}
     if more_packages:
         environment["PYTHONPATH"] = more_packages
@@ -85,7 +85,7 @@ def test_an_installed_wheel_makes_data_and_trains_on_it(scripts: Path, tmp_path:
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_holds_every_preset(scripts: Path, tmp_path: Path) -> None:
+def test_an_installed_wheel_contains_every_preset(scripts: Path, tmp_path: Path) -> None:
     code = "from nest_ssl.config.presets import preset_folder; print(preset_folder())"
     folder = Path(run([scripts / "python", "-c", code], tmp_path).strip())
     assert folder.is_relative_to(scripts.parent)
@@ -102,7 +102,7 @@ def test_the_tools_of_an_installed_wheel_run(scripts: Path, tmp_path: Path) -> N
     assert "4 lines" in run([*nest, "data", "check", manifest, "--workers", "1"], tmp_path)
     run([*nest, "data", "tar", manifest, "--output", "tarred", "--shards", "2", "--workers", "1"], tmp_path)
     assert len(list((tmp_path / "tarred").glob("*.tar"))) == 2
-    # what train_with_saver.py and tools/compare_nemo_nest_outputs.py do in a clone
+    # the same as train_with_saver.py and tools/compare_nemo_nest_outputs.py in a clone
     record = "from nest_ssl.apps.alignment.nest_side import main; from nest_ssl.config.presets import preset_folder"
     steps = ["--config-name", "nest_tiny", *SMALL, "trainer.max_steps=1", "output_dir=recorded", "save_steps=0"]
     run([scripts / "python", "-c", f"{record}; raise SystemExit(main(config_dir=preset_folder()))", *steps], tmp_path)
@@ -113,7 +113,7 @@ def test_the_tools_of_an_installed_wheel_run(scripts: Path, tmp_path: Path) -> N
 
 @pytest.fixture(scope="module")
 def trained(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a trained model, model.nemo, and data/dummy_ssl whose lines have a label."""
+    """A folder with a trained model, model.nemo, and data/dummy_ssl with a label in each line."""
     folder = tmp_path_factory.mktemp("trained")
     run([scripts / "nest-ssl", "data", "make-dummy", "--train", "12", "--val", "2", "--noise", "1"], folder)
     run([scripts / "nest-ssl", "train", *TRAIN], folder)
@@ -129,7 +129,7 @@ def trained(scripts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("extra", USES)
 def test_an_extra_has_all_that_it_needs(extra: str, scripts: Path, trained: Path, tmp_path: Path) -> None:
-    """Its packages go into an environment on top of the wheel's own, so that those of the other extras are missing."""
+    """The packages of the extra are installed over the environment of the wheel, without those of other extras."""
     base = run([scripts / "python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], tmp_path).strip()
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
     python = tmp_path / "env" / scripts.name / "python"
@@ -139,8 +139,8 @@ def test_an_extra_has_all_that_it_needs(extra: str, scripts: Path, trained: Path
     use, made = USES[extra]
     shutil.copytree(trained / "data", tmp_path / "data")
     shutil.copy(trained / "model.nemo", tmp_path)
-    learned_nothing = int(extra == "probe")  # which is its exit code for such a model
-    use = [part.replace("HERE", str(tmp_path)) for part in use]  # mkdocs goes to the folder of its file
+    learned_nothing = int(extra == "probe")  # its exit code for an untrained model
+    use = [part.replace("HERE", str(tmp_path)) for part in use]  # mkdocs changes to the folder of its file
     said = run([python, *use], tmp_path, more_packages=base, most=learned_nothing)
     assert made in said or list(tmp_path.glob(made))
 
@@ -148,4 +148,5 @@ def test_an_extra_has_all_that_it_needs(extra: str, scripts: Path, trained: Path
 def test_every_extra_is_tried() -> None:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     extras = re.findall(r"(?m)^(\w+) = \[", text.partition("[project.optional-dependencies]")[2].partition("\n[")[0])
-    assert sorted(extras) == sorted([*USES, "tar", "report", "dev"])  # two are in `scripts`; the last is the tests' own
+    # the fixture `scripts` uses the extras tar and report; the tests use dev
+    assert sorted(extras) == sorted([*USES, "tar", "report", "dev"])
