@@ -74,7 +74,7 @@ pip's own settings apply, such as an extra index with CPU-only builds of torch (
 
 @dataclass
 class Stamp:
-    """What was installed into an environment: a digest of the inputs, and the extras of the package."""
+    """The record of an installation: a digest of the inputs, and the extras of the package."""
 
     inputs: str = ""
     extras: list[str] = field(default_factory=list)

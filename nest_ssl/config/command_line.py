@@ -1,4 +1,4 @@
-"""What is typed after `train.py` or `nest-ssl train`; light, so that help appears at once."""
+"""The arguments of `train.py` and `nest-ssl train`; this file imports little, so that help appears at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULT_CONFIG = "nest_fast-conformer"
 
 @dataclass(frozen=True)
 class CommandLine:
-    """What was typed: which configuration, and what to change in it."""
+    """The command line: which configuration to use, and which values to change in it."""
 
     config_dir: Path
     config_name: str
@@ -48,7 +48,7 @@ def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "tr
 
 
 def _epilog(config_dir: Path, program: str) -> Iterator[str]:
-    """What there is to choose from: every configuration and size, in the first words of its file."""
+    """Yield the lines below the help text: every configuration and size, with the first sentence of its file."""
     configurations, sizes = (_texts(config_dir, pattern) for pattern in ("*.yaml", "size/*.yaml"))
     yield from _choice("--config-name", configurations, sorted(configurations, key=lambda name: name != DEFAULT_CONFIG))
     yield from _choice("+size", sizes, sorted(sizes, key=lambda name: _width(sizes[name])))
@@ -70,12 +70,12 @@ def _choice(option: str, texts: dict[str, str], names: list[str]) -> Iterator[st
 
 
 def _width(text: str) -> list[int]:
-    """Of the encoder that a size describes, and its layers: the larger one comes later."""
+    """Return width and number of layers of the encoder in a file of a size, by which sizes are sorted."""
     return [int(number) for key in ("d_model", "n_layers") for number in re.findall(rf"\b{key}: (\d+)", text)]
 
 
 def _first_sentence(text: str) -> str:
-    """Of the comment at the top of a configuration, which says what the file is for."""
+    """Return the first sentence of the comment at the top of a configuration, which says what it is for."""
     comment = re.match(r"(?:# @package[^\n]*\n)?((?:# ?\S[^\n]*\n)+)", text)
     words = " ".join(line.lstrip("# ") for line in comment[1].splitlines()) if comment else ""
     return re.split(r"(?<=\.) ", words)[0]

@@ -111,7 +111,7 @@ def _quoted(value: str) -> str | None:
 
 
 def _is_one_value(token: str) -> bool:
-    """What Hydra reads as a value: not `x=1.ckpt`, nor a path that is not ASCII, nor `x,y` (a sweep)."""
+    """Return whether Hydra reads this as one value; `x=1.ckpt`, other than ASCII, and `x,y` (a sweep) are not one."""
     try:
         return not is_sweep(token)
     except HydraException:

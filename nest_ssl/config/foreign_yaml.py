@@ -90,7 +90,7 @@ def _refuse_code(path: str) -> None:
 
 
 def _refuse_elsewhere(path: Path | str, folder: str, what: str) -> None:
-    """By their names: a link within the folder was put there by whoever owns it."""
+    """Refuse a path outside `folder`, judged by its name: links in the folder belong to its owner and are allowed."""
     found, own = (os.path.abspath(name) for name in (path, folder))  # noqa: PTH100 - `resolve` would follow links
     if Path(own) not in (Path(found), *Path(found).parents):
         raise ConfigError(f"{what} refused: it is not below {folder}; copy the files there")

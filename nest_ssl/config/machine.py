@@ -1,4 +1,4 @@
-"""What this machine can do, and what a configuration written for another one becomes here.
+"""Find out what this machine can do, and adjust a configuration that was written for another machine.
 
 `adjust` is pure: a configuration and a description of a machine give a list of changes, each with its reason.
 """
@@ -29,7 +29,7 @@ _DATASETS = ("model.train_ds", "model.validation_ds", "model.test_ds")
 
 @dataclass(frozen=True)
 class Machine:
-    """What the adjustments depend on; tests make up any machine they like."""
+    """The properties of a machine that the adjustments depend on; tests can describe any machine."""
 
     cuda_devices: int = 0
     mps: bool = False
@@ -60,7 +60,7 @@ class Adjustment:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the trainer will run on, once the adjustments found so far are made."""
+    """The devices of the trainer, after the adjustments found so far."""
 
     gpu: bool
     processes: int  # on this machine and all others together
@@ -164,7 +164,7 @@ def device_count(devices: Any, there: int) -> int:
 
 
 def _yaml(value: Any) -> str:
-    """As the configuration writes it, so that a line can be typed as an override."""
+    """Return a value as a configuration writes it, so that users can copy it into a command."""
     return OmegaConf.to_yaml(OmegaConf.create({"v": value})).removeprefix("v: ").strip().replace("\n", " ")
 
 

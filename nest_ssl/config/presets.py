@@ -1,4 +1,4 @@
-"""Where the configurations are that come with nest_ssl."""
+"""The folder of the configurations that come with nest_ssl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What limits the speed of a run, data or compute, and which setting would help with this machine and configuration."""
+"""Tell whether data or compute limits the speed of a run, and which setting would help on this machine."""
 
 from __future__ import annotations
 

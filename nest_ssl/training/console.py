@@ -1,4 +1,4 @@
-"""What a run prints: its own messages at the start and the end, and of other libraries only what is serious."""
+"""The output of a run: its own messages at the start and the end, and errors of other libraries."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ from nest_ssl.training.trainer import build_trainer, fit
 
 
 class TrainFunction(Protocol):
-    """What `main` calls with the complete configuration."""
+    """The function that `main` calls with the complete configuration."""
 
     def __call__(self, cfg: DictConfig, *, command: Sequence[str]) -> None: ...
 

@@ -61,7 +61,7 @@ class EarlyStoppingSettings(Node):
 
 @dataclass(frozen=True)
 class ExperimentSettings(Node):
-    """Where a run writes, what it logs, whether it continues an earlier one."""
+    """The `exp_manager` node: the folder of a run, its loggers, and whether it continues an earlier run."""
 
     # arguments of what is not built, and keys of NeMo's own start-up
     IDLE: ClassVar[tuple[str, ...]] = (

@@ -19,7 +19,7 @@ _AFTER = "after"  # a key in the position of a worker that starts the next itera
 
 @dataclass
 class WorkerProgress:
-    """What the main process knows of a worker."""
+    """The state of a worker, as the main process knows it."""
 
     batches: int = 0  # delivered in this epoch
     states: deque[WorkerState] = field(default_factory=lambda: deque([None], maxlen=2))  # the last two

@@ -1,1 +1,1 @@
-"""What Lightning calls around the steps of a run."""
+"""Callbacks: objects that Lightning calls before and after the steps of a run."""

@@ -1,4 +1,4 @@
-"""What ends a run before its last step: a signal, a time limit, or a validation loss that no longer improves.
+"""End a run before its last step: after a signal, a time limit, or a validation loss that no longer improves.
 
 After SIGTERM (preemption) or Ctrl-C, all ranks finish the same step, write a checkpoint, and exit.
 """

@@ -1,1 +1,1 @@
-"""Where the curves of a run are written."""
+"""Loggers, which write the curves of a run."""
