@@ -48,7 +48,7 @@ DATA = ROOT / "data" / "dummy_ssl"
 MANIFESTS = ("train_manifest.json", "val_manifest.json", "noise_manifest.json")
 STAMP, LOG = "installed.json", "install.log"  # in an environment: what was installed into it, what pip said
 NEEDED_SPACE = 3 * GIGABYTE
-MOST_TEST_PROCESSES = 4  # each holds torch and its models: 2 GB
+MOST_TEST_PROCESSES = 4  # each holds torch and its models: 2 GB; one more than cores, as many tests wait for programs
 
 USAGE = """usage: python start.py [task] [arguments]
 
@@ -182,7 +182,7 @@ def test(arguments: list[str]) -> int:
     every = "--all" in arguments
     chosen = [argument for argument in arguments if argument != "--all"]
     quick = [] if every or any(argument == "-m" or "::" in argument for argument in chosen) else ["-m", "not slow"]
-    processes = min(os.cpu_count() or 1, MOST_TEST_PROCESSES)
+    processes = min((os.cpu_count() or 1) + 1, MOST_TEST_PROCESSES)
     shared_out = ["-n", str(processes), "--dist", "loadfile", "--no-loadscope-reorder"]  # slow files first: conftest.py
     # threads that spin while they wait would take the cores from the other test processes
     waiting = {"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
