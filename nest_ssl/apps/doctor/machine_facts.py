@@ -10,41 +10,12 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 
 import torch
 
 from nest_ssl.config.machine import Machine, processor
 from nest_ssl.environments import SetupError, installed_nemo
 from nest_ssl.memory import available_memory, group_limits, machine_memory
-
-_CPU_FEATURES = {  # Linux's flag -> the usual name
-    "avx2": "AVX2",
-    "avx512f": "AVX-512",
-    "avx512_bf16": "AVX-512 bf16",
-    "amx_tile": "AMX",
-    "amx_bf16": "AMX bf16",
-    "asimd": "NEON",
-    "bf16": "bf16",
-}
-
-
-@dataclass(frozen=True)
-class Extra:
-    """Packages that `pip install "nest_ssl[...]"` adds, repeated from pyproject.toml, which is not installed."""
-
-    packages: tuple[str, ...]
-    needed_by: str
-
-
-EXTRAS = {
-    "export": Extra(("onnx", "onnxscript", "onnxruntime"), "nest-ssl export to .onnx"),
-    "lhotse": Extra(("lhotse", "urllib3"), "model.train_ds.use_lhotse"),
-    "mlflow": Extra(("mlflow-skinny",), "exp_manager.create_mlflow_logger"),
-    "probe": Extra(("scikit-learn",), "nest-ssl probe"),
-    "wandb": Extra(("wandb",), "exp_manager.create_wandb_logger"),
-}
 
 
 @dataclass(frozen=True)
@@ -72,7 +43,6 @@ class Facts:
     nvidia_card: str | None  # as the driver reports it, even if PyTorch cannot use it
     mps: bool
     cpu: str
-    cpu_features: tuple[str, ...]
     vector_kernels: str  # instruction set that torch's CPU kernels use
     bf16: bool  # the training device has bf16 matrix multiplication
     cores: int
@@ -85,7 +55,6 @@ class Facts:
     open_files: int | None  # the limit for one process
     load: float | None  # average number of runnable processes in the last minute
     long_paths: bool  # paths may have more than 260 characters
-    packages: dict[str, str | None]  # version, or None if not installed
     nemo: str | None  # Python interpreter with NeMo
 
     @property
@@ -99,7 +68,6 @@ class Facts:
         """Collect the facts about this machine (about one second)."""
         machine = Machine.here()
         cores = os.cpu_count() or 1
-        cpu, flags = processor()
         return cls(
             system=platform.system(),
             release=platform.release(),
@@ -111,8 +79,7 @@ class Facts:
             gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
             nvidia_card=_nvidia_card(),
             mps=machine.mps,
-            cpu=cpu,
-            cpu_features=tuple(name for flag, name in _CPU_FEATURES.items() if flag in flags),
+            cpu=processor()[0],
             vector_kernels=torch.backends.cpu.get_cpu_capability(),
             bf16=machine.bf16,
             cores=cores,
@@ -125,7 +92,6 @@ class Facts:
             open_files=_open_files(),
             load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
             long_paths=_long_paths(),
-            packages={name: _version(name) for extra in EXTRAS.values() for name in extra.packages},
             nemo=_nemo(),
         )
 
@@ -152,13 +118,9 @@ def _usable_cores(cores: int) -> float:
     found: list[float] = [cores]
     if hasattr(os, "sched_getaffinity"):
         found.append(len(os.sched_getaffinity(0)))
-    for limit in group_limits("cpu.max"):
-        quota, _, period = limit.partition(" ")
-        if quota.isdecimal() and period.isdecimal():
-            found.append(int(quota) / int(period))
-    for quota, period in zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False):
-        if quota.isdecimal() and int(period):
-            found.append(int(quota) / int(period))
+    quotas = [(quota, period) for quota, _, period in (limit.partition(" ") for limit in group_limits("cpu.max"))]
+    quotas += zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False)
+    found += [int(quota) / int(period) for quota, period in quotas if quota.isdecimal() and period.isdecimal()]
     return min(found)
 
 
@@ -188,17 +150,8 @@ def _long_paths() -> bool:
     return False
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def _nemo() -> str | None:
     with contextlib.suppress(SetupError):
         found = installed_nemo()
-        if found is None or not found.is_relative_to(Path.home()):
-            return None if found is None else str(found)
-        return f"~/{found.relative_to(Path.home()).as_posix()}"
+        return str(found) if found else None
     return None

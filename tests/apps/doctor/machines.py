@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nest_ssl.apps.doctor.machine_facts import EXTRAS, Facts
+from nest_ssl.apps.doctor.machine_facts import Facts
 
-INSTALLED: dict[str, str | None] = {name: "1.0" for extra in EXTRAS.values() for name in extra.packages}
 _PLAIN = Facts(
     system="Linux",
     release="6.1",
@@ -20,7 +19,6 @@ _PLAIN = Facts(
     nvidia_card=None,
     mps=False,
     cpu="some",
-    cpu_features=(),
     vector_kernels="AVX2",
     bf16=False,
     cores=1,
@@ -33,11 +31,10 @@ _PLAIN = Facts(
     open_files=None,
     load=None,
     long_paths=True,
-    packages=INSTALLED,
     nemo=None,
 )
 
 
 def made_up(**facts: Any) -> Facts:
-    """A plain machine without a GPU, except for what is given."""
+    """Return the facts of a plain machine without a GPU, with some replaced."""
     return dataclasses.replace(_PLAIN, **facts)
