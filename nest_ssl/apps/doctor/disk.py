@@ -1,4 +1,4 @@
-"""Checks of the disks: speed of the run's folder and of the data, and free space for the checkpoints."""
+"""Checks of the disks: writing speed and space of the run's folder, reading speed of the data."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
@@ -17,22 +16,8 @@ from nest_ssl.regular_file import open_regular
 _BLOCK = 2**22
 _MOST_WRITTEN = 2**26
 _SECONDS = 1.0  # for each measurement
-_SLOW = 50e6  # bytes a second: a checkpoint of Large then takes half a minute
-
-
-@dataclass(frozen=True)
-class Rate:
-    """Bytes that were read or written, and the time that it took."""
-
-    bytes: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.per_second / 1e6:,.0f} MB/s"
-
-    @property
-    def per_second(self) -> float:
-        return self.bytes / max(self.seconds, 1e-9)
+_SLOW_TO_WRITE = 50e6  # bytes per second: a checkpoint of Large then takes half a minute
+_SLOW_TO_READ = 1e6
 
 
 def check_space(folder: Path, needed: int) -> CheckResult:
@@ -40,50 +25,42 @@ def check_space(folder: Path, needed: int) -> CheckResult:
     try:
         free = shutil.disk_usage(existing_parent(folder)).free
     except OSError as error:
-        return CheckResult(
-            "space", "problem", f"{folder}: {error.strerror}", "Set exp_manager.exp_dir to a folder of yours"
-        )
+        advice = "Set exp_manager.exp_dir to a folder of yours"
+        return CheckResult("space", "problem", f"{folder}: {error.strerror}", advice)
     found = f"{gigabytes(free)} free, checkpoints take up to {gigabytes(needed)} (in {shown(folder)})"
     if free < needed:
-        return CheckResult(
-            *("space", "warning", found),
-            "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k",
-        )
+        advice = "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k"
+        return CheckResult("space", "warning", found, advice)
     return CheckResult("space", "ok", found)
 
 
 def check_experiment_disk(folder: Path) -> CheckResult:
-    """Measure how fast the run's folder is written and read."""
+    """Measure how fast the run's folder is written."""
     parent = existing_parent(folder)
     try:
-        written, read = write_and_read(parent)
+        speed = write_speed(parent)
     except OSError as error:
-        return CheckResult(
-            *("run's disk", "problem", f"{parent}: {error.strerror or error}"),
-            "Set exp_manager.exp_dir to a folder that you may write to",
-        )
-    found = f"writes {written}, reads {read} ({shown(parent)})"
-    if written.per_second < _SLOW:
-        return CheckResult(
-            *("run's disk", "warning", found),
-            "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true",
-        )
+        advice = "Set exp_manager.exp_dir to a folder that you may write to"
+        return CheckResult("run's disk", "problem", f"{parent}: {error.strerror or error}", advice)
+    found = f"writes {speed / 1e6:,.0f} MB/s ({shown(parent)})"
+    if speed < _SLOW_TO_WRITE:
+        advice = "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true"
+        return CheckResult("run's disk", "warning", found, advice)
     return CheckResult("run's disk", "ok", found)
 
 
 def check_data_disk(files: Sequence[str]) -> CheckResult:
     """Measure how fast some audio files of the manifest are read."""
-    rate, count, from_disk = read_files(files)
+    speed, count, from_disk = read_files(files)
     if not count:
         return CheckResult(
             "data's disk", "warning", "none of the files tried could be read", "nest-ssl data check names them"
         )
     cache = "" if from_disk else "; perhaps from the file cache, so the first epoch may be slower"
-    found = f"reads {rate}, {count / max(rate.seconds, 1e-9):,.0f} files a second ({count} files tried{cache})"
-    if rate.per_second < _SLOW / 50:
-        return CheckResult(
-            "data's disk", "warning", found, "Keep the audio on a local SSD, or in tar files (nest-ssl data tar)"
-        )
+    found = f"reads {speed / 1e6:,.0f} MB/s ({count} files tried{cache})"
+    if speed < _SLOW_TO_READ:
+        advice = "Keep the audio on a local SSD, or in tar files (nest-ssl data tar)"
+        return CheckResult("data's disk", "warning", found, advice)
     return CheckResult("data's disk", "ok", found)
 
 
@@ -99,8 +76,8 @@ def shown(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else str(path)
 
 
-def write_and_read(folder: Path) -> tuple[Rate, Rate]:
-    """Write a temporary file through to the disk, read it back, and return both rates."""
+def write_speed(folder: Path) -> float:
+    """Write a temporary file through to the disk; return the bytes per second."""
     block = os.urandom(_BLOCK)  # zeros would be compressed by some disks
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".nest_ssl-doctor-") as file:
         began, written = time.perf_counter(), 0
@@ -109,19 +86,12 @@ def write_and_read(folder: Path) -> tuple[Rate, Rate]:
             file.flush()
             os.fsync(file.fileno())
             written += _BLOCK
-        write = Rate(written, time.perf_counter() - began)
-        _drop_from_cache(file.fileno())
-        file.seek(0)
-        began, read = time.perf_counter(), 0
-        while (got := len(file.read(_BLOCK))) and time.perf_counter() - began < _SECONDS:
-            read += got
-        return write, Rate(read, time.perf_counter() - began)
+        return written / max(time.perf_counter() - began, 1e-9)
 
 
-def read_files(files: Sequence[str]) -> tuple[Rate, int, bool]:
-    """Read whole files; return the rate, how many were read, and whether the file cache was dropped before."""
-    read, count, from_disk = 0, 0, True
-    seconds = 0.0
+def read_files(files: Sequence[str]) -> tuple[float, int, bool]:
+    """Read whole files; return bytes per second, how many were read, and whether the file cache was dropped before."""
+    read, count, from_disk, seconds = 0, 0, True, 0.0
     for name in files:
         with contextlib.suppress(OSError), open_regular(name) as file:
             from_disk = _drop_from_cache(file.fileno()) and from_disk
@@ -132,7 +102,7 @@ def read_files(files: Sequence[str]) -> tuple[Rate, int, bool]:
             count += 1
         if seconds > _SECONDS:
             break
-    return Rate(read, seconds), count, from_disk
+    return read / max(seconds, 1e-9), count, from_disk
 
 
 def _drop_from_cache(descriptor: int) -> bool:

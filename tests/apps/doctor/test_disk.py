@@ -7,7 +7,7 @@ from nest_ssl.apps.doctor.disk import (
     check_experiment_disk,
     check_space,
     existing_parent,
-    write_and_read,
+    write_speed,
 )
 
 
@@ -24,10 +24,9 @@ def test_checkpoints_that_will_not_fit_are_a_warning(tmp_path: Path) -> None:
     assert "save_top_k" in finding.advice
 
 
-def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    written, read = write_and_read(tmp_path)
-    assert 0 < read.bytes <= written.bytes
-    assert written.per_second > 0
+def test_the_speed_of_writing_is_measured_and_nothing_remains(tmp_path: Path) -> None:
+    assert write_speed(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
