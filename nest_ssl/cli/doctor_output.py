@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
+from nest_ssl.apps.doctor.diagnosis import Diagnosis
+from nest_ssl.apps.doctor.trial import TrialReport
 from nest_ssl.printable import printable
-
-if TYPE_CHECKING:
-    from nest_ssl.apps.doctor.check_result import CheckResult
-    from nest_ssl.apps.doctor.diagnosis import Diagnosis
-    from nest_ssl.apps.doctor.steps import Outcome
-    from nest_ssl.apps.doctor.trial import TrialReport
 
 _WIDTH = 80
 _COLOURS = {"ok": "green", "note": "cyan", "warning": "yellow", "problem": "bold red"}
@@ -58,15 +54,12 @@ def _findings(findings: list[CheckResult]) -> Table:
 
 
 def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
-    from nest_ssl.apps.doctor.check_result import gigabytes
-
     where = "GPU" if report.device == "cuda" else "CPU"
     title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
     console.print(Text(title, style="bold"))
     if report.buckets:
-        console.print(
-            Text(f"  clips that fit into {gigabytes(report.memory)}; the smallest batch that is about as fast as any:")
-        )
+        title = f"  clips that fit into {gigabytes(report.memory)}; the smallest batch that is about as fast as any:"
+        console.print(Text(title))
         console.print(_buckets(report))
     for line in _remarks(report, minutes):
         console.print(_indented(line, 2))
@@ -90,8 +83,6 @@ def _indented(text: str, by: int) -> Padding:
 
 
 def _buckets(report: TrialReport) -> Table:
-    from nest_ssl.apps.doctor.check_result import gigabytes
-
     table = Table.grid(padding=(0, 3, 0, 0))
     for name in ("  length", "most that fit", "fast with", "audio s/s", "s a step", "memory"):
         table.add_column(name, justify="right")
@@ -116,36 +107,23 @@ def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
     if any(bucket.useful and not bucket.saturated for bucket in report.buckets):
         yield f"+ the largest tried; speed may grow further (--minutes {2 * minutes:g} tries more)"
     if report.verified is not None:
-        yield from _verified(report, report.verified)
-    if report.other_numerics is not None:
-        exact, fast = report.other_numerics
-        if fast.fits and exact.fits:
-            ratio = fast.speed / exact.speed
-            yield f"model.numerics=fast: {ratio:.1f} times the speed of exact without padding, more with"
+        tried = report.verified
+        memory = f"{gigabytes(tried.peak)}, {tried.seconds:.2g} s a step" if tried.fits else "does not fit"
+        yield f"{tried.trial.batch_size} x {tried.trial.seconds:g} s, tried: {memory}"
     if report.cost is not None and len(report.buckets) > 1:
         most, square = report.cost.batch_duration(report.memory)
         quadratic = "" if square is None else f" with quadratic_duration={square:.0f}"
         yield f"batches by seconds: batch_duration={min(most, 99999):.0f} fits{quadratic} (batch_size=null)"
 
 
-def _verified(report: TrialReport, outcome: Outcome) -> Iterator[str]:
-    from nest_ssl.apps.doctor.check_result import gigabytes
-
-    what = f"{outcome.trial.batch_size} x {outcome.trial.seconds:g} s"
-    if not outcome.fits:
-        yield f"{what}, tried: does not fit"
-    elif report.predicted_peak is not None:
-        expected = gigabytes(report.predicted_peak)
-        yield f"{what}, tried: {gigabytes(outcome.peak)} (expected {expected}), {outcome.seconds:.2g} s a step"
-
-
 def _conclusion(diagnosis: Diagnosis) -> Iterator[str]:
-    counts = [sum(one.state == state for one in diagnosis.findings) for state in ("problem", "warning")]
-    problems, warnings = (
-        f"{count} {name}{'' if count == 1 else 's'}" for count, name in zip(counts, ("problem", "warning"), strict=True)
+    counts = ", ".join(
+        f"{count} {state}{'' if count == 1 else 's'}"
+        for state in ("problem", "warning")
+        for count in [sum(finding.state == state for finding in diagnosis.findings)]
     )
     if diagnosis.would_stop:
-        yield f"Training cannot start: {problems}, {warnings}."
-        return
-    yield f"Training can start: {problems}, {warnings}. Train with:"
-    yield f"  {diagnosis.train_command()}"
+        yield f"Training cannot start: {counts}."
+    else:
+        yield f"Training can start: {counts}. Train with:"
+        yield f"  {diagnosis.train_command()}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Diagnosis:
             "facts": asdict(self.facts),
             "machine": [asdict(finding) for finding in self.machine],
             "configuration": [asdict(finding) for finding in self.configuration],
-            "trial": None if self.trial is None else _trial_dict(self.trial),
+            "trial": self.trial and self.trial.as_dict(),
             "no_trial": self.no_trial,
             "train": self.train_command(),
         }
@@ -110,40 +110,3 @@ def _why_no_trial(request: DiagnosisRequest, plan: RunPlan) -> str:
     if not plan.data_is_usable and not request.lengths:
         return "the data cannot be read, so no lengths are known; give lengths to try (--buckets 5,10,20)"
     return ""
-
-
-def _trial_dict(report: TrialReport) -> dict[str, Any]:
-    return {
-        "device": report.device,
-        "memory": report.memory,
-        "numerics": report.numerics,
-        "precision": report.precision,
-        "memory_cost": None if report.cost is None else asdict(report.cost),
-        "buckets": [
-            {
-                "seconds": bucket.seconds,
-                "largest": bucket.largest,
-                "largest_is_measured": bucket.measured,
-                "useful": bucket.useful.trial.batch_size if bucket.useful else None,
-                "speed_stopped_growing": bucket.saturated,
-                "measured": [_outcome_dict(outcome) for outcome in bucket.outcomes],
-            }
-            for bucket in report.buckets
-        ],
-        "verified": None if report.verified is None else _outcome_dict(report.verified),
-        "predicted_peak": report.predicted_peak,
-        "precisions": _pair(report.other_precision),
-        "exact_and_fast": _pair(report.other_numerics),
-        "workers": None if report.workers is None else asdict(report.workers),
-        "recommended": [asdict(advice) for advice in report.advice],
-        "overrides": report.overrides,
-        "findings": [asdict(finding) for finding in report.findings],
-    }
-
-
-def _pair(outcomes: Sequence[Any] | None) -> list[dict[str, Any]] | None:
-    return None if outcomes is None else [_outcome_dict(outcome) for outcome in outcomes]
-
-
-def _outcome_dict(outcome: Any) -> dict[str, Any]:
-    return {**asdict(outcome), "audio_seconds_per_second": outcome.speed}

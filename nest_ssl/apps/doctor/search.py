@@ -95,7 +95,7 @@ class Bucket:
     @property
     def tried(self) -> int:
         """The most clips that fitted when tried."""
-        return max((outcome.trial.batch_size for outcome in self.outcomes if outcome.fits), default=0)
+        return _most_that_fit(self.outcomes)
 
     def fits(self, clips: int) -> bool | None:
         """Return whether so many clips fit; None if it is unknown, because only larger batches failed."""
@@ -112,12 +112,8 @@ class Bucket:
         return next((outcome for outcome in fitting if outcome.speed * GAIN >= best), None)
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Limits of the search."""
-
-    memory: int  # bytes
-    may_overflow: bool  # a batch that is too large is harmless (on a GPU)
+def _most_that_fit(outcomes: Sequence[Outcome]) -> int:
+    return max((one.trial.batch_size for one in outcomes if one.fits), default=0)
 
 
 def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float | None) -> list[float]:
@@ -140,9 +136,15 @@ class Search:
     """
 
     def __init__(
-        self, measure: Measure, limits: Limits, remaining: Callable[[], float], progress: Callable[[str], None]
+        self,
+        measure: Measure,
+        memory: int,  # bytes
+        may_overflow: bool,  # a batch that is too large is harmless (on a GPU)
+        remaining: Callable[[], float],  # seconds
+        progress: Callable[[str], None],
     ) -> None:
-        self.measure, self.limits, self.remaining, self.progress = measure, limits, remaining, progress
+        self.measure, self.memory, self.may_overflow = measure, memory, may_overflow
+        self.remaining, self.progress = remaining, progress
         self.outcomes: list[Outcome] = []
         self.out_of_time = False
 
@@ -152,7 +154,7 @@ class Search:
         while going and batch_size <= _MOST_CLIPS:
             going = [seconds for seconds in going if self._try(Trial(batch_size, seconds, precision))]
             batch_size *= 2
-        if self.limits.may_overflow:
+        if self.may_overflow:
             for seconds in lengths:
                 self._bisect(seconds, precision)
         for seconds in lengths:
@@ -191,32 +193,30 @@ class Search:
         outcome = self.try_once(trial)
         if outcome is None or not outcome.fits:
             return False
-        return self.limits.may_overflow or not self._saturated(trial.seconds)
+        return self.may_overflow or not self._saturated(trial.seconds)
 
     def _bisect(self, seconds: float, precision: str) -> None:
         """Narrow the gap between the largest batch that fits and the smallest that does not, to one eighth."""
         while True:
             outcomes = self._outcomes_at(seconds)
-            low = max((one.trial.batch_size for one in outcomes if one.fits), default=0)
+            low = _most_that_fit(outcomes)
             high = min((one.trial.batch_size for one in outcomes if not one.fits), default=0)
             if high - low <= max(1, low // 8) or self.try_once(Trial((low + high) // 2, seconds, precision)) is None:
                 return
 
     def _bucket(self, seconds: float) -> Bucket:
-        outcomes = tuple(self._outcomes_at(seconds))
-        tried = max((one.trial.batch_size for one in outcomes if one.fits), default=0)
-        if any(not one.fits for one in outcomes):
-            return Bucket(seconds, outcomes, tried, True, self._saturated(seconds))
-        predicted = self._predicted(seconds)
-        largest = None if predicted is None else max(tried, predicted)
-        return Bucket(seconds, outcomes, largest, False, self._saturated(seconds))
+        outcomes = self._outcomes_at(seconds)
+        overflowed = any(not one.fits for one in outcomes)
+        predicted = 0 if overflowed else self._predicted(seconds)
+        largest = None if predicted is None else max(_most_that_fit(outcomes), predicted)
+        return Bucket(seconds, tuple(outcomes), largest, overflowed, self._saturated(seconds))
 
     def _predicted(self, seconds: float) -> int | None:
         """Return the largest number of clips that fits by the fitted cost; None if it cannot be predicted yet."""
         cost = self.cost
         if cost is None:
             return None
-        most = min(_MOST_CLIPS, cost.largest(seconds, self.limits.memory))
+        most = min(_MOST_CLIPS, cost.largest(seconds, self.memory))
         lengths = {one.trial.seconds for one in self.outcomes if one.fits}
         if most and len(lengths) == 1 and seconds > max(lengths):
             return None  # clips of one length say nothing about the quadratic term: fewer may fit
@@ -242,14 +242,14 @@ class Search:
         return _TIMES * (nearest.seconds or 0.0) * growth < self.remaining()
 
     def _expected_to_fit(self, trial: Trial) -> bool:
-        if self.limits.may_overflow:
+        if self.may_overflow:
             return True
         cost = self.cost
         if cost is not None:
-            return cost.peak(trial.batch_size, trial.seconds) <= self.limits.memory
+            return cost.peak(trial.batch_size, trial.seconds) <= self.memory
         if not self.outcomes:
             return True
         last = self.outcomes[-1]
         # a step's own memory grows at most linearly with the clips, and with the square of their length
         growth = trial.batch_size / last.trial.batch_size * max(1.0, trial.seconds / last.trial.seconds) ** 2
-        return last.resting + (last.peak - last.resting) * growth <= self.limits.memory
+        return last.resting + (last.peak - last.resting) * growth <= self.memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nest_ssl.apps.doctor.search import Bucket, Limits, MemoryCost, Search, bucket_tops
+from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops
 from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, Trial
 
 LAW = MemoryCost(always=2e9, second=1e8, square=2e6)
@@ -29,8 +29,8 @@ class Simulated:
         return Outcome(trial, seconds if peak <= self.memory else None, int(peak), int(LAW.always))
 
     def search(self, *, may_overflow: bool, lengths: list[float] = LENGTHS) -> list[Bucket]:
-        limits = Limits(int(self.memory), may_overflow)
-        return Search(self.measure, limits, lambda: self.left, lambda text: None).run(lengths, "32")
+        search = Search(self.measure, int(self.memory), may_overflow, lambda: self.left, lambda text: None)
+        return search.run(lengths, "32")
 
 
 @pytest.mark.parametrize("memory", [4e9, 16e9, 80e9])
@@ -74,7 +74,7 @@ def test_what_was_neither_measured_nor_predicted_is_not_known() -> None:
 
 def test_clips_of_one_length_predict_no_longer_ones() -> None:
     outcomes = [Outcome(Trial(clips, 2.0), 1.0, int(LAW.peak(clips, 2.0)), int(LAW.always)) for clips in (1, 2, 4)]
-    search = Search(Simulated(80e9).measure, Limits(int(80e9), False), lambda: 0.0, lambda text: None)
+    search = Search(Simulated(80e9).measure, int(80e9), False, lambda: 0.0, lambda text: None)
     search.outcomes = outcomes
     short, long = search.buckets([2.0, 20.0])
     assert short.largest == pytest.approx(LAW.largest(2.0, 80e9), abs=1)
