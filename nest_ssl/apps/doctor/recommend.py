@@ -32,67 +32,54 @@ def typical(buckets: Sequence[Bucket]) -> Bucket | None:
 def batch_advice(
     buckets: Sequence[Bucket], train_ds: dict[str, Any], accumulate: int, utterances: int | None
 ) -> Recommendation | None:
-    """Recommend the batch: the configured one if it fits and no other is faster.
+    """Recommend `batch_size` or `batch_duration`: the configured value if it fits and no larger one is faster.
 
     It gets smaller only if it was measured or predicted not to fit. `buckets` has all lengths, also those not tried.
     """
     middle = typical(buckets)
-    if middle is None:
+    if middle is None or middle.useful is None:
         return None
-    if train_ds.get("batch_duration") is not None:
-        return _by_seconds(buckets, middle, float(train_ds["batch_duration"]), accumulate)
-    return _by_number(buckets, middle, int(train_ds.get("batch_size") or 1), accumulate, utterances)
-
-
-def _by_number(
-    buckets: Sequence[Bucket], middle: Bucket, configured: int, accumulate: int, utterances: int | None
-) -> Recommendation:
-    useful_batch = middle.useful
-    assert useful_batch is not None
-    known = [bucket for bucket in buckets if bucket.largest is not None]
-    tightest = min(known, key=lambda bucket: bucket.safe, default=None)
-    if tightest is not None and configured > tightest.safe:
-        times = math.ceil(configured / max(1, tightest.safe))
-        return Recommendation(
-            (
-                f"{_NODE}.batch_size={max(1, configured // times)}",
-                f"trainer.accumulate_grad_batches={accumulate * times}",
-            ),
-            f"{configured} clips of {tightest.seconds:g} s {_fail([tightest.fits(configured)])}, {tightest.safe} do; "
-            "updates stay as large",
-        )
+    by_seconds = train_ds.get("batch_duration") is not None
+    key = "batch_duration" if by_seconds else "batch_size"
+    configured = float(train_ds["batch_duration"]) if by_seconds else int(train_ds.get("batch_size") or 1)
     longest = buckets[-1]  # a batch that fits with these clips fits with all
-    if longest.fits(configured) is None:
-        return Recommendation((), f"batch_size={configured}: {_no_time(configured, longest)}")
-    safe = min(bucket.safe for bucket in (*known, longest))
-    useful = min(useful_batch.trial.batch_size, safe, utterances or safe)
-    if useful <= configured:
-        return Recommendation((), f"batch_size={configured}: it fits, and {_larger(middle)}")
-    gain = useful_batch.speed / _speed_at(middle, configured)
-    return Recommendation(
-        (f"{_NODE}.batch_size={useful}",), f"{gain:.2g} times as fast as {configured}, and fits at every length"
-    )
+    least = longest.seconds if by_seconds else 1
 
+    def clips(bucket: Bucket) -> int:
+        """Return how many clips of this length the configured batch has."""
+        return max(1, int(configured // bucket.seconds)) if by_seconds else int(configured)
 
-def _by_seconds(buckets: Sequence[Bucket], middle: Bucket, configured: float, accumulate: int) -> Recommendation:
-    useful_batch = middle.useful
-    assert useful_batch is not None
-    known, longest = [bucket for bucket in buckets if bucket.largest is not None], buckets[-1]
-    if any(_clips(configured, bucket) > bucket.safe for bucket in known):
-        fits = max(1, math.floor(min(bucket.safe * bucket.seconds for bucket in known)))
-        times = math.ceil(configured / max(fits, longest.seconds))
-        fail = _fail([bucket.fits(_clips(configured, bucket)) for bucket in known])
+    def size(bucket: Bucket, count: int) -> float:
+        """Return the value of the key for a batch of so many clips."""
+        return count * bucket.seconds if by_seconds else count
+
+    known = [bucket for bucket in buckets if bucket.largest is not None]
+    overfull = [bucket for bucket in known if clips(bucket) > bucket.safe]
+    if overfull:
+        fits = max(1, math.floor(min(size(bucket, bucket.safe) for bucket in known)))
+        times = math.ceil(configured / max(fits, least))
+        smaller = fits if by_seconds else max(1, int(configured // times))
+        tightest = min(overfull, key=lambda bucket: size(bucket, bucket.safe))
+        fail = "may not fit" if tightest.fits(clips(tightest)) is None else "do not fit"
         return Recommendation(
-            (f"{_NODE}.batch_duration={fits}", f"trainer.accumulate_grad_batches={accumulate * times}"),
-            f"{configured:g} s {fail} at every length, {fits} s do; updates stay as large",
+            (f"{_NODE}.{key}={smaller}", f"trainer.accumulate_grad_batches={accumulate * times}"),
+            f"{clips(tightest)} clips of {tightest.seconds:g} s {fail}, {tightest.safe} do; updates stay as large",
         )
-    if longest.fits(_clips(configured, longest)) is None:
-        return Recommendation((), f"batch_duration={configured:g}: {_no_time(_clips(configured, longest), longest)}")
-    safe = min(bucket.safe * bucket.seconds for bucket in (*known, longest))
-    useful = min(max(useful_batch.trial.audio, longest.seconds), safe)
+    if longest.fits(clips(longest)) is None:
+        no_time = f"there was no time to tell whether {clips(longest)} x {longest.seconds:g} s fits ({_MORE_TIME})"
+        return Recommendation((), f"{key}={configured:g}: {no_time}")
+    safe = min(size(bucket, bucket.safe) for bucket in (*known, longest))
+    useful = min(max(size(middle, middle.useful.trial.batch_size), least), safe)
+    if utterances and not by_seconds:
+        useful = min(useful, utterances)
     if useful <= configured:
-        return Recommendation((), f"batch_duration={configured:g}: it fits, and {_larger(middle)}")
-    return Recommendation((f"{_NODE}.batch_duration={math.ceil(useful)}",), "faster, and fits at every length")
+        larger = "larger ones are not faster" if middle.saturated else "there was no time to try larger ones"
+        return Recommendation((), f"{key}={configured:g}: it fits, and {larger}")
+    gain = middle.useful.speed / _speed_at(middle, clips(middle))
+    return Recommendation(
+        (f"{_NODE}.{key}={math.ceil(useful)}",),
+        f"{gain:.2g} times as fast as {configured:g}, and fits at every length",
+    )
 
 
 def workers_advice(workers: Workers, configured: int, gpu: bool) -> Recommendation:
@@ -122,22 +109,6 @@ def precision_advice(now: Outcome, other: Outcome) -> Recommendation:
     return Recommendation(
         (), f"precision={now.trial.precision}: {name} is not faster here ({ratio:.2g} times the speed)"
     )
-
-
-def _clips(batch_duration: float, bucket: Bucket) -> int:
-    return max(1, int(batch_duration // bucket.seconds))
-
-
-def _fail(fits: Sequence[bool | None]) -> str:
-    return "do not fit" if False in fits else "may not fit"
-
-
-def _no_time(clips: int, bucket: Bucket) -> str:
-    return f"there was no time to tell whether {clips} x {bucket.seconds:g} s fits ({_MORE_TIME})"
-
-
-def _larger(bucket: Bucket) -> str:
-    return "larger ones are not faster" if bucket.saturated else "there was no time to try larger ones"
 
 
 def _speed_at(bucket: Bucket, batch_size: int) -> float:
