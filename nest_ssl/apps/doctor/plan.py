@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
-from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
+from nest_ssl.apps.doctor.check_result import CheckResult, State, gigabytes
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.schema import CheckpointSettings
@@ -99,9 +99,13 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
         list(check_model(cfg, ()))
-    loader = _open(settings, "train_ds", problems)
-    if speech_paths(settings.get("validation_ds")):
-        _open(settings, "validation_ds", problems)
+    manifests: tuple[Manifest, ...] = ()
+    with _noted(problems, "data"):
+        if not settings.get("train_ds"):
+            raise ConfigError("model.train_ds: missing; give model.train_ds.manifest_filepath=<manifest>")
+        manifests = tuple(manifests_in(load_train(settings).dataset))
+    with _noted(problems, "data"):
+        _open_validation(settings)
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)
     gpu = bool(facts.gpus) and str(OmegaConf.select(cfg, "trainer.accelerator") or "auto") != "cpu"
@@ -113,7 +117,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         folder=folder.absolute(),
         weight_bytes=weights,
         checkpoint_bytes=_checkpoint_bytes(weights, checkpoints),
-        manifests=tuple(manifests_in(loader.dataset)) if loader is not None else (),
+        manifests=manifests,
         problems=tuple(problems),
     )
 
@@ -131,27 +135,19 @@ def _noted(problems: list[CheckResult], name: str) -> Iterator[None]:
     try:
         yield
     except NestError as error:
-        problems.append(CheckResult(name, "problem", str(error)))
-
-
-def _open(settings: dict[str, Any], name: str, problems: list[CheckResult]) -> DataLoader[Any] | None:
-    """Return the training loader (None for validation); on an error return None and add it to `problems`."""
-    node = settings.get(name)
-    with _noted(problems, "data"):
-        if not node:
-            raise ConfigError(f"model.{name}: missing; give model.{name}.manifest_filepath=<manifest>")
-        if name == "train_ds":
-            return load_train(settings)
-        first = node.get("manifest_filepath")
-        manifests = first if isinstance(first, list) else [first]
-        for manifest in manifests:
-            rate = node.get("sample_rate") or settings.get("sample_rate")
-            build_dataloader({**node, "manifest_filepath": manifest, "sample_rate": rate}, key=f"model.{name}")
-        return None
-    if _DUMMY in problems[-1].found:
         advice = "nest-ssl data make-dummy makes this corpus, or give your own: model.train_ds.manifest_filepath=..."
-        problems[-1] = replace(problems[-1], advice=advice)
-    return None
+        problems.append(CheckResult(name, "problem", str(error), advice if _DUMMY in str(error) else ""))
+
+
+def _open_validation(settings: dict[str, Any]) -> None:
+    """Open every manifest of the validation data, if there are any."""
+    node = settings.get("validation_ds") or {}
+    if not speech_paths(node):
+        return
+    asked = node.get("manifest_filepath")
+    for manifest in asked if isinstance(asked, list) else [asked]:
+        rate = node.get("sample_rate") or settings.get("sample_rate")
+        build_dataloader({**node, "manifest_filepath": manifest, "sample_rate": rate}, key="model.validation_ds")
 
 
 def _check_trainer(cfg: DictConfig) -> None:
@@ -175,7 +171,8 @@ def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
 def check_plan(plan: RunPlan, facts: Facts) -> list[CheckResult]:
     """Return what a run would adjust or refuse, and settings that are slow or risky on this machine."""
     adjusted = [CheckResult("adjusted", "note", line) for line in describe(plan.adjustments)]
-    return [*plan.problems, *adjusted, *(finding for check in _CHECKS for finding in check(plan, facts))]
+    checks = (_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_strategy)
+    return [*plan.problems, *adjusted, *(finding for check in checks for finding in check(plan, facts))]
 
 
 def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
@@ -184,40 +181,35 @@ def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
         return
     lengths = f"{durations.min():.3g} to {durations.max():.3g} s, median {np.median(durations):.3g} s"
     yield CheckResult("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
-    missing = [name for name in plan.files() if not Path(name).is_file()]
+    files = plan.files()
+    missing = [name for name in files if not Path(name).is_file()]
     if missing:
-        count = len(plan.files())
-        yield CheckResult(
-            *("data", "problem" if len(missing) == count else "warning"),
-            f"{len(missing)} of {count} audio files that were looked for do not exist, such as {missing[0]}",
-            "nest-ssl data check names all of them; paths in a manifest are relative to its folder",
-        )
+        state: State = "problem" if len(missing) == len(files) else "warning"
+        found = f"{len(missing)} of {len(files)} audio files that were looked for do not exist, such as {missing[0]}"
+        advice = "nest-ssl data check names all of them; paths in a manifest are relative to its folder"
+        yield CheckResult("data", state, found, advice)
 
 
 def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     if plan.train_ds.get("is_tarred") or not plan.manifests:
         return
     rate = sample_rate_of(plan.train_ds, plan.cfg.model)
-    found = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
-    if found.lines > 1:
-        yield CheckResult(
-            *("bandwidth", "warning", f"an estimate from {found.measured} files: {found}"),
-            "nest-ssl data check with --min-bandwidth names all of them, and leaves them out with --write-clean",
-        )
+    narrow = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
+    if narrow.lines > 1:
+        found = f"an estimate from {narrow.measured} files: {narrow}"
+        advice = "nest-ssl data check with --min-bandwidth names all of them, and leaves them out with --write-clean"
+        yield CheckResult("bandwidth", "warning", found, advice)
 
 
 def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     workers = plan.train_ds.get("num_workers") or 0
     if workers > facts.usable_cores:
-        yield CheckResult(
-            *("workers", "warning", f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"),
-            f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most",
-        )
+        found = f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"
+        advice = f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most"
+        yield CheckResult("workers", "warning", found, advice)
     elif workers and facts.start_method != "fork" and not plan.train_ds.get("persistent_workers"):
-        yield CheckResult(
-            *("workers", "note", f"{workers} workers are started by {facts.start_method}, again in every epoch"),
-            "model.train_ds.persistent_workers=true starts them once",
-        )
+        found = f"{workers} workers are started by {facts.start_method}, again in every epoch"
+        yield CheckResult("workers", "note", found, "model.train_ds.persistent_workers=true starts them once")
 
 
 def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[CheckResult]:
@@ -231,10 +223,8 @@ def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator
     found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {count} workers fill up to {gigabytes(needed)}"
     if needed > facts.shared_memory:
         gigabyte = max(1, math.ceil(2 * needed / 2**30))
-        yield CheckResult(
-            *("shared memory", "warning", found),
-            f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0",
-        )
+        advice = f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0"
+        yield CheckResult("shared memory", "warning", found, advice)
     else:
         yield CheckResult("shared memory", "ok", found)
 
@@ -255,15 +245,8 @@ def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 
-def _check_windows_ddp(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
-    strategy = str(OmegaConf.select(plan.cfg, "trainer.strategy") or "auto")
+def _check_strategy(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
+    strategy = OmegaConf.select(plan.cfg, "trainer.strategy")
     if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
-        yield CheckResult(
-            *("strategy", "problem", "trainer.strategy=fsdp needs NCCL, which Windows does not have"),
-            "trainer.strategy=auto",
-        )
-
-
-_CHECKS: tuple[Callable[[RunPlan, Facts], Iterator[CheckResult]], ...] = (
-    *(_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_windows_ddp),
-)  # each yields a finding only where there is something to say
+        found = "trainer.strategy=fsdp needs NCCL, which Windows does not have"
+        yield CheckResult("strategy", "problem", found, "trainer.strategy=auto")

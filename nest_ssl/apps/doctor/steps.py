@@ -79,11 +79,6 @@ class Steps:
             group["lr"] = 0.0  # the weights stay as they are; the optimizer does all of its work
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=False)
 
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of the trained weights."""
-        return sum(parameter.nbytes for parameter in self.model.parameters() if parameter.requires_grad)
-
     def warm_up(self) -> None:
         """Run one small step, which allocates the moments and loads kernels, so that they count in no measurement."""
         self._step(self._batch(Trial(1, 1.0)), "32")
@@ -99,15 +94,17 @@ class Steps:
                 began = time.perf_counter()
                 self._step(batch, trial.precision)
                 taken.append(time.perf_counter() - began)
-        except (torch.OutOfMemoryError, MemoryError):
-            self._forget_step()
-            return Outcome(trial, None)
-        except RuntimeError as error:  # torch raises this when the system refuses memory
-            if "alloc" not in str(error).lower():
+        except (RuntimeError, MemoryError) as error:  # torch raises RuntimeError when the system refuses memory
+            if isinstance(error, RuntimeError) and "alloc" not in str(error).lower():
                 raise
-            self._forget_step()
+            self.optimizer.zero_grad()
+            self._reset()
             return Outcome(trial, None)
-        return Outcome(trial, min(taken), self._peak(), self._resting())
+        if self.device.type == "cuda":
+            peak, resting = torch.cuda.max_memory_reserved(self.device), torch.cuda.memory_allocated(self.device)
+        else:
+            peak, resting = peak_bytes(), used_bytes()
+        return Outcome(trial, min(taken), peak, resting)
 
     def _step(self, batch: AudioNoiseBatch, precision: str) -> None:
         half = _HALF.get(precision.removesuffix("-mixed"))
@@ -136,11 +133,6 @@ class Steps:
             noisy_audio_len=lengths,
         )
 
-    def _forget_step(self) -> None:
-        """Free the memory of a step that failed."""
-        self.optimizer.zero_grad()
-        self._reset()
-
     def _reset(self) -> None:
         gc.collect()
         if self.device.type == "cuda":
@@ -148,12 +140,6 @@ class Steps:
             torch.cuda.reset_peak_memory_stats(self.device)
         else:
             reset_peak()
-
-    def _peak(self) -> int:
-        return torch.cuda.max_memory_reserved(self.device) if self.device.type == "cuda" else peak_bytes()
-
-    def _resting(self) -> int:
-        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else used_bytes()
 
 
 def _enough(taken: list[float]) -> bool:
@@ -189,10 +175,6 @@ class TrialProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.stop()
-
-    def remaining(self) -> float:
-        """Return the seconds until the deadline."""
-        return self.deadline - time.monotonic()
 
     def measure(self, trial: Trial) -> Outcome:
         """Measure one trial; raise OutOfTime if the deadline comes first."""
@@ -235,7 +217,7 @@ class TrialProcess:
         """Return the answer of the process; None if it ran out of memory and ended."""
         assert self._connection is not None
         try:
-            if not self._connection.poll(max(0.0, self.remaining())):
+            if not self._connection.poll(max(0.0, self.deadline - time.monotonic())):
                 self.stop()
                 raise OutOfTime
             answer = self._connection.recv()
