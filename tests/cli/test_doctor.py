@@ -1,4 +1,4 @@
-"""`nest-ssl doctor` as people and scripts use it."""
+"""The output and the exit codes of `nest-ssl doctor`."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def test_a_machine_that_is_ready_gets_a_page_and_a_command(run: Callable[..., Re
     assert done.exit_code == 0, done.stdout
     assert "Training can start: 0 problems" in done.stdout
     assert f"nest-ssl train --config-name nest_tiny {' '.join(SMALL)}\n" in done.stdout
-    prose = done.stdout.splitlines()[1:-1]  # commands are one line each, to be copied
+    prose = done.stdout.splitlines()[1:-1]  # without the commands, which are one line each to be copied
     assert max(map(len, prose)) <= 80
-    assert done.stdout.isascii() or not str(tmp_path).isascii()  # which is printed
+    assert done.stdout.isascii() or not str(tmp_path).isascii()  # the page shows this path
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -56,7 +56,7 @@ def test_missing_data_is_exit_code_1_and_says_what_to_do(run: Callable[..., Resu
 @pytest.mark.usefixtures("data")
 @pytest.mark.parametrize("name", ["nest_tiny.yaml", "nest_tiny.yml"])
 def test_configurations_are_named_as_for_train(run: Callable[..., Result], name: str) -> None:
-    done = run("--no-trial", "--config-path", "config", "--config-name", name)  # which is not in this folder
+    done = run("--no-trial", "--config-path", "config", "--config-name", name)  # there is no folder `config` here
     assert done.exit_code == 0, done.output
     assert "nest-ssl train --config-path config --config-name nest_tiny " in done.stdout
 
@@ -65,7 +65,7 @@ def test_help_says_which_lengths_are_tried(run: Callable[..., Result]) -> None:
     assert "those of the data" in " ".join(run("--help").stdout.replace("│", " ").split())
 
 
-def test_what_there_was_no_time_for_is_neither_a_limit_nor_predicted() -> None:
+def test_a_batch_that_was_not_searched_for_is_neither_a_limit_nor_predicted() -> None:
     outcome = Outcome(Trial(2, 4.1), 1.0, peak=2_430_000_000)
     unknown = Bucket(4.1, (outcome,), None, measured=False, saturated=False)
     known = Bucket(12.0, (), 8, measured=False, saturated=False)
@@ -116,5 +116,5 @@ def test_json_holds_everything_and_nothing_else_is_printed(run: Callable[..., Re
     bucket = found["trial"]["buckets"][0]
     assert bucket["seconds"] == 2
     assert bucket["useful"] >= 1
-    assert bucket["largest"] is None or bucket["largest"] >= bucket["useful"]  # None: no time, on a busy machine
+    assert bucket["largest"] is None or bucket["largest"] >= bucket["useful"]  # None: the time was too short
     assert {"seconds", "peak", "trial", "audio_seconds_per_second"} <= {*bucket["measured"][0]}

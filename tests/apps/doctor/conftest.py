@@ -27,7 +27,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture
 def data(corpus: DummyCorpus, tmp_path: Path) -> list[str]:
-    """Overrides: this corpus, a small model, and a folder for the run."""
+    """Return overrides that choose this corpus, a small model, and a folder for the run."""
     return [
         f"model.train_ds.manifest_filepath={corpus.train_manifest}",
         f"model.validation_ds.manifest_filepath={corpus.val_manifest}",

@@ -1,4 +1,4 @@
-"""What a configuration becomes here, and what would stop it, in the words of the run itself."""
+"""The plan of a run: adjusted values, and problems with the same messages as those of the run."""
 
 from __future__ import annotations
 

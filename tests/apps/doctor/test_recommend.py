@@ -59,7 +59,7 @@ CUT_SHORT = dataclasses.replace(bucket(4.1, 0, {1: 1.0}), largest=None, measured
         ([CUT_SHORT], {"batch_size": 1}, "it fits, and there was no time to try larger ones"),
     ],
 )
-def test_a_batch_of_which_nobody_can_tell_is_kept(buckets: list[Bucket], train_ds: dict[str, Any], says: str) -> None:
+def test_a_batch_that_may_or_may_not_fit_is_kept(buckets: list[Bucket], train_ds: dict[str, Any], says: str) -> None:
     advice = batch_advice(buckets, train_ds, accumulate=1, utterances=None)
     assert advice is not None
     assert advice.overrides == ()
@@ -88,7 +88,7 @@ def test_no_batch_is_larger_than_the_data() -> None:
     assert advice.overrides == ("model.train_ds.batch_size=5",)
 
 
-def test_where_nothing_fits_nothing_is_recommended() -> None:
+def test_nothing_is_recommended_if_nothing_fits() -> None:
     nothing = Bucket(5.0, (Outcome(Trial(1, 5.0), None),), 0, measured=True, saturated=False)
     assert batch_advice([nothing], {"batch_size": 2}, 1, None) is None
 
@@ -100,7 +100,7 @@ def test_a_precision_is_recommended_only_if_it_is_faster(speed: float, overrides
 
 
 def choose(alone: float, step: float, most: int, tries: int = 9) -> Workers:
-    """Loading that is shared out evenly among processes, with time to try so many numbers of them."""
+    """Choose workers if loading scales with their number, and time ends after so many measurements."""
     left = iter([1.0] * tries)
     return choose_workers(
         lambda workers: Loading(workers, alone / max(1, workers)), step, most=most, remaining=lambda: next(left, 0.0)
@@ -118,7 +118,9 @@ def choose(alone: float, step: float, most: int, tries: int = 9) -> Workers:
         (20.0, 1.0, 0, 0, False),
     ],
 )
-def test_the_fewest_processes_that_keep_up(alone: float, step: float, most: int, workers: int, keeps_up: bool) -> None:
+def test_the_fewest_workers_that_keep_up_are_chosen(
+    alone: float, step: float, most: int, workers: int, keeps_up: bool
+) -> None:
     found = choose(alone, step, most)
     assert (found.best.workers, found.keeps_up) == (workers, keeps_up)
 
@@ -134,7 +136,7 @@ def test_the_configured_number_is_kept_if_it_is_that() -> None:
 
 
 def loaded(*seconds: float, cut_short: bool) -> Workers:
-    """Beside steps of 2 s: without processes, with one, with two; none of them keeps up."""
+    """Return the times of a batch with 0, 1 and 2 workers, none of which keeps up with a step of 2 s."""
     tried = tuple(Loading(workers, taken) for workers, taken in enumerate(seconds))
     return Workers(tried, 2.0, tried[-1], keeps_up=False, cut_short=cut_short)
 
@@ -156,13 +158,13 @@ def test_loading_is_the_bottleneck_only_if_it_takes_longer_than_a_step(
     assert says_not not in reason
 
 
-def test_time_that_is_over_is_said_only_if_processes_could_have_helped() -> None:
+def test_lack_of_time_is_reported_only_if_workers_could_have_helped() -> None:
     assert not choose(0.05, 2.0, 8, tries=0).cut_short
     assert not choose(0.22, 2.0, 0, tries=0).cut_short
     assert choose(0.22, 2.0, 8, tries=0) == loaded(0.22, cut_short=True)
 
 
 @pytest.mark.parametrize(("configured", "overrides"), [(8, ()), (1, ("model.train_ds.num_workers=2",))])
-def test_processes_that_there_was_no_time_for_are_not_advised_against(configured: int, overrides: tuple[str]) -> None:
+def test_workers_that_there_was_no_time_for_are_not_advised_against(configured: int, overrides: tuple[str]) -> None:
     workers = loaded(9.0, 5.0, 3.0, cut_short=True)
     assert workers_advice(workers, configured, gpu=True).overrides == overrides

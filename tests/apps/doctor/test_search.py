@@ -1,11 +1,13 @@
-"""The search on machines that follow a known law: it must find what the law says, and never step over it."""
+"""The search and its model of memory, on simulated machines whose memory cost is known."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops
+from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops, fit_memory
 from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, Trial
 
 LAW = MemoryCost(always=2e9, second=1e8, square=2e6)
@@ -13,7 +15,7 @@ LENGTHS = [2.0, 10.0, 20.0]
 
 
 class Simulated:
-    """A machine on which a step takes a fixed time and a time for each second of audio."""
+    """A machine where a step takes a fixed time plus a time for each second of audio."""
 
     def __init__(self, memory: float, *, fixed: float = 0.1, second: float = 0.01, time: float = 1e9) -> None:
         self.memory, self.fixed, self.second, self.left = memory, fixed, second, time
@@ -43,7 +45,7 @@ def test_on_a_gpu_the_largest_is_found_by_trying(memory: float) -> None:
 
 @pytest.mark.parametrize("memory", [4e9, 16e9, 80e9])
 def test_on_a_cpu_nothing_is_tried_that_does_not_fit(memory: float) -> None:
-    machine = Simulated(memory, fixed=100.0)  # always faster with more
+    machine = Simulated(memory, fixed=100.0)  # larger batches are always faster
     buckets = machine.search(may_overflow=False)
     assert all(LAW.peak(trial.batch_size, trial.seconds) <= memory for trial in machine.tried)
     for bucket in buckets:
@@ -59,13 +61,13 @@ def test_doubling_ends_where_speed_stops_growing() -> None:
     assert bucket.useful.trial.batch_size < bucket.outcomes[-1].trial.batch_size
 
 
-def test_a_length_of_which_none_fits_has_nothing_useful() -> None:
+def test_a_length_that_does_not_fit_has_no_useful_batch() -> None:
     (bucket,) = Simulated(1e9).search(may_overflow=True, lengths=[10.0])
     assert (bucket.largest, bucket.useful) == (0, None)
 
 
-def test_what_was_neither_measured_nor_predicted_is_not_known() -> None:
-    machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # two clips of 2 s, and the time is over
+def test_a_length_that_was_neither_measured_nor_predicted_is_unknown() -> None:
+    machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # enough time for two clips of 2 s
     short, *longer = machine.search(may_overflow=False)
     assert (short.largest, short.measured, short.tried) == (None, False, 2)
     assert [short.fits(clips) for clips in (1, 2, 3)] == [True, True, None]
@@ -83,14 +85,14 @@ def test_clips_of_one_length_predict_no_longer_ones() -> None:
 
 def test_a_length_that_looked_too_large_at_first_is_tried_when_more_is_known() -> None:
     machine = Simulated(20e9, fixed=100.0)
-    bound = LAW.always + (LAW.peak(1, 2.0) - LAW.always) * (40.0 / 2.0) ** 2  # all that one clip of 2 s tells
+    bound = LAW.always + (LAW.peak(1, 2.0) - LAW.always) * (40.0 / 2.0) ** 2  # the estimate from one clip of 2 s alone
     assert LAW.peak(1, 40.0) < machine.memory < bound
     long = machine.search(may_overflow=False, lengths=[2.0, 40.0])[-1]
     assert long.tried == 1
     assert long.largest == pytest.approx(LAW.largest(40.0, machine.memory), abs=1)
 
 
-def test_between_what_fits_and_what_overflowed_nobody_can_tell() -> None:
+def test_it_is_unknown_whether_a_batch_between_the_fitting_and_the_overflowing_one_fits() -> None:
     outcomes = [Outcome(Trial(4, 2.0), 1.0), Outcome(Trial(8, 2.0), None)]
     bucket = Bucket(2.0, tuple(outcomes), 4, measured=True, saturated=False)
     assert [bucket.fits(clips) for clips in (4, 6, 8, 9)] == [True, None, False, False]
@@ -118,3 +120,53 @@ def test_lengths_without_data_keep_to_the_longest_allowed() -> None:
 def test_the_longest_of_the_data_is_among_the_lengths_asked_for() -> None:
     assert bucket_tops(np.array([1.0, 9.5]), (3.0,), None) == [3.0, 9.5]
     assert bucket_tops(np.array([1.0, 2.0]), (3.0,), None) == [3.0]
+
+
+SIZES = [(1, 2.0), (1, 5.0), (1, 12.0), (2, 2.0), (2, 5.0), (4, 12.0)]
+costs = st.builds(MemoryCost, st.floats(1e8, 1e10), st.one_of(st.just(0.0), st.floats(1e5, 1e9)), st.floats(1e6, 1e8))
+
+
+def measured(cost: MemoryCost, noise: float = 0.0) -> list[Outcome]:
+    return [
+        Outcome(Trial(clips, seconds), 1.0, int(cost.peak(clips, seconds) * (1 + noise * (-1) ** index)))
+        for index, (clips, seconds) in enumerate(SIZES)
+    ]
+
+
+@given(costs)
+def test_the_cost_is_recovered_from_measurements(cost: MemoryCost) -> None:
+    assert fit_memory(measured(cost)).peak(16, 30.0) == pytest.approx(cost.peak(16, 30.0), rel=0.01)
+
+
+def test_clips_of_one_length_give_no_quadratic_term() -> None:
+    outcomes = [Outcome(Trial(clips, 3.0), 1.0, 10**9 + clips * 10**7) for clips in (1, 2, 4)]
+    cost = fit_memory(outcomes)
+    assert cost.square == 0
+    assert cost.peak(8, 3.0) == pytest.approx(10**9 + 8 * 10**7)
+
+
+@given(costs, st.floats(0, 0.1))
+def test_no_cost_is_negative_and_no_measurement_is_above(cost: MemoryCost, noise: float) -> None:
+    outcomes = measured(cost, noise)
+    found = fit_memory(outcomes)
+    assert min(found.always, found.second, found.square) >= 0
+    for outcome in outcomes:
+        assert found.peak(outcome.trial.batch_size, outcome.trial.seconds) >= outcome.peak * 0.999
+
+
+@given(costs, st.floats(1.0, 60.0), st.floats(1e9, 1e11))
+def test_the_largest_fits_and_one_more_does_not(cost: MemoryCost, seconds: float, memory: float) -> None:
+    largest = cost.largest(seconds, memory)
+    assert largest == 0 or cost.peak(largest, seconds) <= memory * (1 + 1e-9)
+    assert cost.peak(largest + 1, seconds) > memory * (1 - 1e-9)
+
+
+@given(costs, st.lists(st.floats(1.0, 60.0), min_size=1, max_size=50))
+def test_a_batch_within_its_duration_fits_whatever_its_lengths(cost: MemoryCost, lengths: list[float]) -> None:
+    memory = cost.always + 5e10
+    duration, quadratic = cost.batch_duration(memory)
+    if quadratic is None or duration == float("inf"):
+        return
+    peak = cost.always + sum(cost.second * d + cost.square * d**2 for d in lengths)
+    fits = sum(d + d**2 / quadratic for d in lengths) <= duration
+    assert fits == (peak <= memory) or peak == pytest.approx(memory)

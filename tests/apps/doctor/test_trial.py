@@ -1,4 +1,4 @@
-"""The trial itself, with a real model in a real process."""
+"""The trial: steps of a real model, also in the process that measures them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from nest_ssl.apps.doctor import trial as trial_module
@@ -16,7 +17,7 @@ from nest_ssl.apps.doctor.loading import time_loader
 from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import load_train, make_plan
 from nest_ssl.apps.doctor.search import MemoryCost, fit_memory
-from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, StartError, Trial, TrialProcess
+from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, StartError, Steps, Trial, TrialProcess
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
@@ -24,7 +25,7 @@ from nest_ssl.training.run import train
 from tests.apps.doctor.machines import made_up
 from tests.waiting import PATIENCE
 
-MORE, LESS = 1.1, 0.75  # than predicted: what a batch may need, as the allocator has it
+MORE, LESS = 1.1, 0.75  # measured memory relative to the prediction, which depends on the allocator
 GIGABYTE = 10**9
 MINUTES = PATIENCE / 60
 Command = Callable[..., CommandLine]
@@ -38,6 +39,19 @@ def bench(command: CommandLine, memory: int = 8 * GIGABYTE, seconds: float = PAT
     return TrialProcess(settings(command), "cpu", memory, time.monotonic() + seconds)
 
 
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_a_step_is_timed_in_every_precision_and_numerics(command: Command, numerics: str, precision: str) -> None:
+    steps = Steps(settings(command(f"model.numerics={numerics}")), "cpu")
+    before = torch.cat([parameter.detach().flatten() for parameter in steps.model.parameters()])
+    outcome = steps.measure(Trial(2, 1.5, precision))
+    assert outcome.fits
+    assert outcome.speed > 0
+    assert outcome.peak > sum(parameter.nbytes for parameter in steps.model.parameters() if parameter.requires_grad)
+    assert steps.optimizer.state  # the optimizer has its moments, as in a run
+    assert torch.equal(before, torch.cat([parameter.detach().flatten() for parameter in steps.model.parameters()]))
+
+
 @pytest.mark.slow
 def test_the_peak_of_a_large_batch_is_predicted_from_small_ones(command: Command) -> None:
     small = [Trial(1, 4.0), Trial(1, 12.0), Trial(2, 12.0), Trial(4, 12.0)]
@@ -47,7 +61,7 @@ def test_the_peak_of_a_large_batch_is_predicted_from_small_ones(command: Command
         measured = one.measure(large)
     predicted = cost.peak(large.batch_size, large.seconds)
     assert LESS * predicted < measured.peak < MORE * predicted
-    assert measured.peak > 1.5 * cost.always  # the batch counts, not the libraries alone
+    assert measured.peak > 1.5 * cost.always  # most of the memory is the batch's
 
 
 @pytest.mark.slow
@@ -60,13 +74,13 @@ def test_a_batch_that_is_too_large_ends_its_process_and_not_the_trial(command: C
 
 
 @pytest.mark.slow
-def test_a_model_that_is_too_large_by_itself_is_said_to_be(command: Command) -> None:
+def test_a_model_that_is_too_large_by_itself_is_reported(command: Command) -> None:
     with bench(command(), memory=10**8) as one, pytest.raises(StartError, match="more memory than is free"):
         one.measure(Trial(1, 2.0))
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_built_is_a_problem_in_the_runs_words(command: Command) -> None:
+def test_a_model_that_cannot_be_built_is_a_problem_with_the_message_of_the_run(command: Command) -> None:
     found = diagnose(DiagnosisRequest(command("model.encoder.n_heads=3"), lengths=(2.0,)), lambda share, text: None)
     assert found.would_stop
     assert any("model.encoder" in finding.found for finding in found.findings if finding.state == "problem")
@@ -88,7 +102,10 @@ def test_a_trial_without_time_measures_nothing_and_says_so(command: Command) -> 
 
 
 class MadeUpBench:
-    """Steps of so many seconds, of a second of audio if saturated; memory by a law; time for so many trials."""
+    """A process whose steps take a fixed time or, if saturated, a time for each second of audio.
+
+    Memory follows a known cost, and time ends after a number of trials.
+    """
 
     LAW = MemoryCost(always=10**9, second=10**6, square=10**4)
 
@@ -115,7 +132,7 @@ class MadeUpBench:
 
 @pytest.fixture
 def tried(command: Command, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialReport]:
-    """A trial in a made-up process on a made-up machine."""
+    """Return a function that runs a trial in a made-up process on a made-up machine."""
     monkeypatch.setattr(trial_module, "available_memory", lambda: 19 * GIGABYTE)
 
     def run(bench: MadeUpBench, batch_size: int = 2, **facts: Any) -> TrialReport:
@@ -151,14 +168,16 @@ def test_the_time_that_is_left_after_the_search_goes_to_the_batch_that_is_config
 
 
 def test_a_prediction_that_proves_wrong_is_not_recommended(tried: Callable[..., TrialReport]) -> None:
-    less = MadeUpBench.LAW.peak(3, 12.0)  # than there seems to be; speed stops growing before that is noticed
+    less = MadeUpBench.LAW.peak(
+        3, 12.0
+    )  # less than the free memory; larger batches, which would show it, are not tried
     report = tried(MadeUpBench(99, seconds=0.01, memory=less, saturated=True), batch_size=8)
     assert report.verified is not None
     assert (report.verified.trial.batch_size, report.verified.fits) == (8, False)
     assert report.overrides[:2] == ["model.train_ds.batch_size=2", "trainer.accumulate_grad_batches=4"]
 
 
-def test_workers_are_not_tried_where_their_batches_find_no_room(tried: Callable[..., TrialReport]) -> None:
+def test_workers_whose_batches_do_not_fit_into_shared_memory_are_not_tried(tried: Callable[..., TrialReport]) -> None:
     report = tried(MadeUpBench(9, seconds=1e-4), shared_memory=1000)
     assert report.workers is not None
     assert [loading.workers for loading in report.workers.tried] == [0]
@@ -181,24 +200,24 @@ def test_a_loader_of_one_batch_takes_time_too(command: Command) -> None:
 
 
 @pytest.fixture(scope="module")
-def told() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def diagnosis(command: Command, told: list[str]) -> Diagnosis:
+def diagnosis(command: Command, messages: list[str]) -> Diagnosis:
     request = DiagnosisRequest(command("model.train_ds.batch_size=1"), minutes=MINUTES)
-    return diagnose(request, lambda share, text: told.append(text))
+    return diagnose(request, lambda share, text: messages.append(text))
 
 
 @pytest.mark.slow
 def test_what_is_recommended_can_be_trained_within_the_time_given(
-    diagnosis: Diagnosis, command: Command, told: list[str]
+    diagnosis: Diagnosis, command: Command, messages: list[str]
 ) -> None:
     report = diagnosis.trial
     assert report is not None, diagnosis.no_trial
     assert report.buckets
-    assert "building the model" in told
+    assert "building the model" in messages
     words = ["trainer.max_steps=1", "trainer.limit_val_batches=0", "trainer.enable_progress_bar=false"]
     cfg = load_config(command("model.train_ds.batch_size=1", *report.overrides, *words))
     train(cfg)

@@ -19,11 +19,11 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def onnx_file(archive: Path) -> Exported:
-    """The encoder from audio on."""
+    """Return an export whose input is audio."""
     return export(archive, archive.with_name("encoder.onnx"))
 
 
 @pytest.fixture(scope="session")
 def program_file(archive: Path) -> Exported:
-    """The encoder from features on."""
+    """Return an export whose input is features."""
     return export(archive, archive.with_name("encoder.pt2"), "features")

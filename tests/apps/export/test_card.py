@@ -1,4 +1,4 @@
-"""The model card: facts of the file, nothing else, and never over somebody's own README."""
+"""The model card: it states only facts from the file, and replaces no README of the user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check that every exported file passes: it sees what is wrong, and looks where things go wrong."""
+"""The check of exported files: it detects wrong results, and tries critical lengths."""
 
 from __future__ import annotations
 

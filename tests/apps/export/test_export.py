@@ -1,4 +1,4 @@
-"""Exported files encode as the model does, tell about themselves, and appear whole and checked or not at all."""
+"""Exported files: they encode as the model does, contain metadata, and appear only after they passed the check."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def test_a_stranger_finds_in_the_file_what_it_is(onnx_file: Exported) -> None:
     assert expected.items() <= told.items()
     assert told["model_class"] == "EncDecDenoiseMaskedTokenPredModel"
     settings = json.loads(told["preprocessor"])
-    assert (settings["window_size"], settings["preemph"]) == (0.025, 0.97)  # one of the configuration, one default
+    assert (settings["window_size"], settings["preemph"]) == (0.025, 0.97)  # a configured value and a default
 
 
 @pytest.fixture
 def speech(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Tensor:
-    """A recording where the lines of Python expect it, which run where the file is."""
+    """Write `speech.wav` beside the exported file and change into that folder, where the example code runs."""
     monkeypatch.chdir(archive.parent)
     signal = (0.1 * np.random.RandomState(0).standard_normal(20000)).astype(np.float32)
     soundfile.write("speech.wav", signal, 16000, subtype="FLOAT")
@@ -135,7 +135,7 @@ def test_weights_come_back_to_the_last_bit(archive: Path, tmp_path: Path) -> Non
 def test_a_machine_with_a_gpu_exports_on_its_cpu(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Inputs to trace and to check with are made there."""
+    """Trace and check on the CPU although a GPU is reported."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert export(archive, tmp_path / "model.safetensors").check.passed
 

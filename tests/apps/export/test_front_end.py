@@ -1,4 +1,4 @@
-"""The exported log-mel is the model's: the same frames, and numbers as close to the truth as torch's own."""
+"""The exported log-mel: the same frames as the model's, and as accurate as torch's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS: dict[str, Any] = {"window_size": 0.025, "features": 80, "n_fft": 512}
 
 
 class TrueLogMel(AudioToMelSpectrogramPreprocessor):
-    """The transform in double precision."""
+    """Compute the Fourier transform in double precision."""
 
     def power_spectrum(self, x: Tensor) -> Tensor:
         window = self.featurizer.window

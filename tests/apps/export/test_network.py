@@ -1,4 +1,4 @@
-"""What is traced computes what the model does, before any exporter has touched it."""
+"""The network that is exported computes the same as the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probes whose answer is known beforehand."""
+"""Probes with a known result."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def order_manifest(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def two_sounds(first: str, generator: np.random.Generator) -> np.ndarray:
-    """A low and a high sound in noise, half a second each: which comes first does not show in means over time."""
+    """Return half a second of a low and of a high sound in noise; their order does not change the mean over time."""
     time = np.arange(RATE // 2) / RATE
     low, high = (0.1 * np.sin(2 * np.pi * generator.uniform(*band) * time) for band in ((300, 500), (2000, 3000)))
     return np.concatenate((low, high) if first == "low" else (high, low)) + 0.15 * generator.normal(size=RATE)
 
 
-def test_random_weights_are_told_from_nothing_learned(model_file: Path, order_manifest: str) -> None:
+def test_random_weights_have_not_learned(model_file: Path, order_manifest: str) -> None:
     report = probe(ProbeRequest(model_file, order_manifest, "first", random_seeds=2), lambda *news: None)
     assert (report.labels, report.test, report.folds) == (2, 200, 5)
     assert "random weights" in report.unbeaten
@@ -67,7 +67,7 @@ def test_an_encoder_that_was_taught_the_answer_has_learned(tmp_path: Path, order
 
 
 def teach_order(model: EncDecDenoiseMaskedTokenPredModel, steps: int) -> None:
-    """With labels, which takes seconds where masked prediction would take an hour."""
+    """Train the encoder with labels: seconds, where masked prediction would take an hour."""
     generator = np.random.default_rng(1)
     head = torch.nn.Linear(32, 2)
     optimizer = torch.optim.Adam([*model.encoder.parameters(), *head.parameters()], lr=2e-3)
@@ -92,12 +92,14 @@ def test_groups_and_a_test_manifest(model_file: Path, order_manifest: str) -> No
 
 
 @pytest.mark.parametrize(("label", "message"), [("frist", "did you mean 'first'"), ("audio_filepath", "no two labels")])
-def test_a_label_that_tells_nothing_is_refused(model_file: Path, order_manifest: str, label: str, message: str) -> None:
+def test_a_label_without_two_frequent_values_is_refused(
+    model_file: Path, order_manifest: str, label: str, message: str
+) -> None:
     with pytest.raises(ManifestError, match=message):
         probe(ProbeRequest(model_file, order_manifest, label), lambda *news: None)
 
 
-def test_the_layer_that_knows_is_found_without_looking_at_the_test() -> None:
+def test_the_layer_is_chosen_without_the_test_set() -> None:
     generator = np.random.default_rng(0)
     examples = [_example(label, str(number)) for number, label in enumerate("ab" * 60)]
     labels = np.array([example.label for example in examples])
@@ -105,7 +107,7 @@ def test_the_layer_that_knows_is_found_without_looking_at_the_test() -> None:
     vectors[:, 2, 0] += 4.0 * (labels == "a")
     tried = generator.normal(size=(50, 4, 6))
     tried[:, 2, 0] += 4.0 * (np.arange(50) < 25)
-    tried[:, 3, 0] += 100.0 * (np.arange(50) < 25)  # a layer that would be perfect on the test alone
+    tried[:, 3, 0] += 100.0 * (np.arange(50) < 25)  # this layer is perfect on the test set only
     fitted = fit_and_try(vectors, tried, examples, ["a"] * 25 + ["b"] * 25, seed=0)
     assert fitted.layer == 2
     assert fitted.correct.mean() > 0.9
@@ -128,7 +130,7 @@ def test_a_group_is_on_one_side_and_labels_are_on_both() -> None:
     assert {examples[index].label for index in second} == set("abc")
 
 
-def test_every_utterance_is_tried_once_by_what_other_groups_teach() -> None:
+def test_every_utterance_is_tested_once_by_a_probe_on_other_groups() -> None:
     examples = [_example("ab"[number % 2], str(number // 4)) for number in range(100)]
     tried = []
     for learnt, held_out in folds(examples, 5, seed=0):
@@ -140,7 +142,7 @@ def test_every_utterance_is_tried_once_by_what_other_groups_teach() -> None:
 def test_a_label_that_no_other_group_has_is_left_out(model_file: Path, order_manifest: str, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in Path(order_manifest).read_text().splitlines()[:80]]
     for row in rows[:10]:
-        row["first"] = "neither"  # all of one voice
+        row["first"] = "neither"  # one voice has all utterances of this label
     manifest = tmp_path / "manifest.json"
     manifest.write_text("".join(json.dumps(row) + "\n" for row in rows))
     request = ProbeRequest(model_file, str(manifest), "first", group_by="voice", random_seeds=1)
@@ -149,7 +151,7 @@ def test_a_label_that_no_other_group_has_is_left_out(model_file: Path, order_man
 
 
 def test_a_split_that_leaves_one_label_is_refused() -> None:
-    """Some seed or other holds out the only group of a label."""
+    """Some seeds hold out the only group of a label; these splits are refused."""
     examples = [_example("b" if group == 0 else "a", str(group)) for group in range(4) for _ in range(5)]
     refused = []
     for seed in range(20):
@@ -178,7 +180,7 @@ def test_a_label_of_one_group_is_refused_before_anything_is_encoded(
 
 
 def _leaves_one_label(seed: int) -> bool:
-    """Of four groups of five utterances, of which the first has a label of its own."""
+    """Return whether this seed holds out the only group of a label, the first of four groups."""
     examples = [_example("north" if number < 5 else "south", str(number // 5)) for number in range(20)]
     try:
         split(examples, 4, seed)

@@ -24,7 +24,7 @@ def test_seeds_are_averaged_and_do_not_count_as_utterances() -> None:
 
 
 def test_a_difference_covers_the_truth_as_often_as_it_says() -> None:
-    """200 experiments of 150 utterances whose true difference is 10 points: 95 % of the intervals hold it."""
+    """Simulate 200 experiments of 150 utterances; 95 % of the intervals contain the true difference of 10 points."""
     generator = np.random.default_rng(0)
     covered = 0
     for seed in range(200):
@@ -34,7 +34,7 @@ def test_a_difference_covers_the_truth_as_often_as_it_says() -> None:
     assert 0.9 <= covered / 200 <= 0.99
 
 
-def test_utterances_of_a_group_count_as_one_witness() -> None:
+def test_utterances_of_a_group_are_not_independent() -> None:
     generator = np.random.default_rng(1)
     better, worse = generator.random(20) < 0.7, generator.random(20) < 0.5
     by_group = difference(better.repeat(10), worse.repeat(10), [str(index // 10) for index in range(200)])
@@ -43,7 +43,7 @@ def test_utterances_of_a_group_count_as_one_witness() -> None:
 
 
 def test_seeds_that_differ_make_a_difference_less_sure() -> None:
-    """Half of the rivals are as good as the model: the mean gain alone would hide that."""
+    """Compare with two baselines of which one is as good as the model; their mean would hide that."""
     groups = [str(index) for index in range(400)]
     model, good, bad = (np.arange(400) < hits for hits in (320, 320, 240))
     alike = difference(model, np.stack([np.arange(400) < 280] * 2), groups)

@@ -1,4 +1,4 @@
-"""Types and defaults as the code declares them, in the words of a configuration."""
+"""Types and defaults of class arguments, as a configuration writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/configuration*.schema.json, which editors read: shipped files fit it, and mistakes do not."""
+"""The JSON schemas that editors read: shipped configurations are valid, mistakes are not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def validator(request: pytest.FixtureRequest) -> Draft202012Validator:
 
 @pytest.mark.parametrize("name", JSON_SCHEMAS.values())
 def test_the_file_is_json_for_any_editor(name: str) -> None:
-    """Python also writes and reads numbers such as Infinity, which JSON does not have."""
+    """Refuse numbers such as Infinity, which Python writes although JSON does not have them."""
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)

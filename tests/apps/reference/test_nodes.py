@@ -1,4 +1,4 @@
-"""The reference knows the keys that `config/schema/tree.py` accepts, all of them and no other."""
+"""The reference has exactly the keys that `config/schema/tree.py` accepts."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_the_trainer_is_told_and_what_the_code_asks_of_it_is_described(sect
 
 
 def test_recordings_have_the_same_keys_and_defaults_where_nemo_runs() -> None:
-    """The recorder runs without the package around it, and so declares its options itself."""
+    """Compare the recorder's own declarations, because it runs without the package."""
     declared = settings_of(RunSettings)
     for field in dataclasses.fields(RecorderOptions):
         assert field.name in declared

@@ -1,4 +1,4 @@
-"""docs/configuration*.md: what the command writes now, every key described, the same in both languages."""
+"""The reference pages: up to date, complete, and with the same keys in both languages."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_words_for_a_default_that_the_code_no_longer_has_are_named(
 
 
 def test_defaults_on_the_pages_are_those_of_the_code(sections: list[ReferenceSection], schema: Schema) -> None:
-    """Give every key another default: the page has it, unless words stand for what the code computes."""
+    """Change every default: the page shows the new one, unless words describe a computed default."""
     marked = {
         node: {key: replace(option, default=f"{node}/{key}") for key, option in options.items()}
         for node, options in schema.items()
@@ -112,12 +112,12 @@ def test_defaults_on_the_pages_are_those_of_the_code(sections: list[ReferenceSec
 
 
 def _keys(page: str) -> list[str]:
-    """Every key in the first column of a table, in order."""
+    """Return every key in the first column of a table, in order."""
     rows = (FIRST_CELL.match(line) for line in page.splitlines())
     return [key for row in rows if row for key in re.findall(r"`([^`]+)`", row[1])]
 
 
 def _places(text: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
