@@ -16,8 +16,7 @@ from typing import Any
 from nest_ssl.apps.export.card import CARD, Publication, model_card, refuse_foreign_card
 from nest_ssl.apps.export.check import Check, check
 from nest_ssl.apps.export.formats import FORMATS, Format, Job
-from nest_ssl.apps.export.interface import Interface
-from nest_ssl.apps.export.metadata import facts
+from nest_ssl.apps.export.interface import Interface, facts
 from nest_ssl.apps.export.network import Kind
 from nest_ssl.apps.export.usage import usage
 from nest_ssl.atomic import atomic_write

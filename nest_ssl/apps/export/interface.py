@@ -1,8 +1,10 @@
-"""The inputs and outputs of an exported file: names, axes, shortest input, and random inputs for the check."""
+"""The inputs and outputs of an exported file: names, axes, shortest input, random inputs for the check, metadata."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.export import Dim
 
+import nest_ssl
 from nest_ssl.apps.export.network import Kind, frame_ratio
 from nest_ssl.data.audio.sample_rate import sample_rate_of
+from nest_ssl.model import AudioToMelSpectrogramPreprocessor, ConformerEncoder
 from nest_ssl.model.nest import Nest
 
 OUTPUTS = ("outputs", "encoded_lengths")  # (B, D, U) and (B); NeMo's names
@@ -90,3 +94,33 @@ def encode_eagerly(model: Nest, interface: Interface, x: Tensor, lengths: Tensor
     if interface.kind == "audio":
         x, lengths = model.preprocessor(input_signal=x, length=lengths)
     return model.encoder(audio_signal=x, length=lengths)
+
+
+def facts(model: Nest, interface: Interface, tolerance: float) -> dict[str, str]:
+    """Return the metadata that users of a file need, as text, because ONNX stores text only; tables are JSON."""
+    signal, length = interface.names
+    shape = "batch, samples" if interface.kind == "audio" else f"batch, {interface.features}, frames"
+    width = model.encoder.out_proj.out_features if model.encoder.out_proj else model.encoder.pos_enc.d_model
+    return {
+        "model_class": type(model).__name__,
+        "nest_ssl_version": nest_ssl.__version__,
+        "input": interface.kind,
+        "inputs": f"{signal} ({shape}) float32, {length} (batch) int64",
+        "outputs": f"{OUTPUTS[0]} (batch, {width}, encoded frames) float32, {OUTPUTS[1]} (batch) int64",
+        "sample_rate": str(interface.sample_rate),
+        "subsampling_factor": str(interface.frame_ratio),
+        "seconds_per_encoded_frame": f"{interface.seconds_per_frame:g}",
+        "shortest_input": str(interface.shortest),
+        "tolerance": f"{tolerance:g}",
+        "preprocessor": json.dumps(_complete(model.settings["preprocessor"], AudioToMelSpectrogramPreprocessor)),
+        "encoder": json.dumps(_complete(model.settings["encoder"], ConformerEncoder)),
+    }
+
+
+def _complete(node: Mapping[str, Any], part: type) -> dict[str, Any]:
+    """Return a part's settings, with the defaults of those that are not configured."""
+    parameters = inspect.signature(part).parameters.values()
+    defaults = {
+        parameter.name: parameter.default for parameter in parameters if parameter.default is not parameter.empty
+    }
+    return {name: value for name, value in {**defaults, **node}.items() if name != "_target_"}
