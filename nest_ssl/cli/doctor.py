@@ -36,7 +36,7 @@ def doctor(
         import sys
 
         from nest_ssl.apps.doctor.diagnosis import DiagnosisRequest, diagnose
-        from nest_ssl.cli.doctor_output import page
+        from nest_ssl.apps.doctor.page import page
         from nest_ssl.cli.terminal import Bar, show
 
         command = command_line(config_path, config_name, overrides)

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest
+from nest_ssl.apps.doctor.page import page
 from nest_ssl.apps.doctor.search import Bucket
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 from nest_ssl.apps.doctor.trial import TrialReport
 from nest_ssl.cli.app import app
-from nest_ssl.cli.doctor_output import page
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.data.dummy import make_dummy_corpus
 from tests.apps.doctor.machines import made_up

@@ -122,8 +122,7 @@ def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float |
         longest_of_data = round(float(durations.max(initial=0)), 2)  # needs the most memory
         return sorted({*wanted, max((*wanted, longest_of_data))})
     if not len(durations):
-        tops = [seconds for seconds in _WITHOUT_DATA if longest is None or seconds < longest]
-        return [*tops, longest] if longest is not None and longest <= _WITHOUT_DATA[-1] else tops
+        return sorted({min(seconds, longest or seconds) for seconds in _WITHOUT_DATA})
     return sorted({round(float(durations[bucket].max()), 2) for bucket in split_by_duration(durations, _BUCKETS)})
 
 
@@ -146,7 +145,6 @@ class Search:
         self.measure, self.memory, self.may_overflow = measure, memory, may_overflow
         self.remaining, self.progress = remaining, progress
         self.outcomes: list[Outcome] = []
-        self.out_of_time = False
 
     def run(self, lengths: Sequence[float], precision: str) -> list[Bucket]:
         """Search all lengths, shortest first."""
@@ -177,13 +175,12 @@ class Search:
         known = [outcome for outcome in self.outcomes if outcome.trial == trial]
         if known:
             return known[0]
-        if self.out_of_time or not (self._affordable(trial) and self._expected_to_fit(trial)):
+        if not (self._affordable(trial) and self._expected_to_fit(trial)):
             return None
         self.progress(f"{trial.batch_size} x {trial.seconds:g} s")
         try:
             outcome = self.measure(trial)
         except OutOfTime:
-            self.out_of_time = True
             return None
         self.outcomes.append(outcome)
         return outcome
