@@ -19,7 +19,7 @@ from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from nest_ssl.shell import as_typed
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ _MOST_STEPS = 300
 
 @dataclass(frozen=True)
 class Fitted:
-    """Which test answers are correct (N), and the layer and penalty chosen before."""
+    """The test answers that are correct (N, bool), and the layer that was chosen before."""
 
     correct: np.ndarray
     layer: int
-    penalty: float
 
 
 def fit_and_try(
@@ -43,7 +42,7 @@ def fit_and_try(
     layer = max(range(vectors.shape[1]), key=lambda layer: score(layer, _FIRST_PENALTY))
     penalty = max(_PENALTIES, key=lambda penalty: score(layer, penalty))
     model = _fitted(vectors[:, layer], labels, penalty)
-    return Fitted(model.predict(tried[:, layer]) == np.array(answers), layer, penalty)
+    return Fitted(model.predict(tried[:, layer]) == np.array(answers), layer)
 
 
 def _fitted(vectors: np.ndarray, labels: np.ndarray, penalty: float) -> Any:

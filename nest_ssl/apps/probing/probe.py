@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nest_ssl.apps.features import Encoder
 from nest_ssl.apps.features.utterances import read
-from nest_ssl.apps.probing.classifier import HELD_OUT, fit_and_try
+from nest_ssl.apps.probing.classifier import HELD_OUT, Fitted, fit_and_try
 from nest_ssl.apps.probing.examples import FEWEST, Example, folds, frequent, load_examples, sampled, split
 from nest_ssl.apps.probing.pooled import Tick, pooled_layers, pooled_log_mel
 from nest_ssl.apps.probing.report import Contender, Report
@@ -24,6 +24,7 @@ from nest_ssl.errors import AudioError, ManifestError, NestError
 
 _FOLDS = 5  # of the cross-validation
 Progress = Callable[[Seconds, Seconds, str], None]  # seconds done, seconds in all, text to show
+_Trial = tuple[list[int], list[int]]  # indices of the training and of the test utterances
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,11 @@ def probe(request: ProbeRequest, progress: Progress) -> Report:
     examples, test = audio.read(examples), audio.read(test)
     trials = _trials(examples, test, request.seed)
     everything = [*examples, *test]
-    for trial in trials:  # fails before anything is encoded, if the examples cannot be divided
-        split([everything[index] for index in trial.learnt], HELD_OUT, request.seed)
+    for learnt, _ in trials:  # fails before anything is encoded, if the examples cannot be divided
+        split([everything[index] for index in learnt], HELD_OUT, request.seed)
     tick = _ticker(progress, audio.seconds * (1 + request.random_seeds))
 
-    def tried(vectors: np.ndarray, name: str) -> _Tried:
+    def tried(vectors: np.ndarray, name: str) -> Fitted:
         tick(f"{name}, fitting")(0.0)
         return _try_all(trials, vectors, everything, request.seed)
 
@@ -71,7 +72,7 @@ def probe(request: ProbeRequest, progress: Progress) -> Report:
         "log-mel means": tried(pooled_log_mel(encoder, audio.waveforms), "log-mel means").correct,
         "the most common label": _most_common(trials, everything),
     }
-    groups = [everything[index].group for trial in trials for index in trial.tried]
+    groups = [everything[index].group for _, tested in trials for index in tested]
     return Report(
         label=request.label,
         labels=len({example.label for example in examples}),
@@ -109,14 +110,6 @@ def _examples(request: ProbeRequest) -> tuple[list[Example], list[Example], int]
     return examples, [] if request.test is None else load(request.test), len(found) - len(examples)
 
 
-@dataclass(frozen=True)
-class _Trial:
-    """The indices of the training and the test utterances."""
-
-    learnt: list[int]
-    tried: list[int]
-
-
 def _trials(examples: Sequence[Example], test: Sequence[Example], seed: int) -> list[_Trial]:
     """Return one trial on the test examples or, without them, the trials of a cross-validation."""
     everything = [*examples, *test]
@@ -125,49 +118,42 @@ def _trials(examples: Sequence[Example], test: Sequence[Example], seed: int) -> 
     else:
         divided = list(folds(examples, _FOLDS, seed))
     trials = []
-    for learnt, tried in divided:
+    for learnt, tested in divided:
         labels = {everything[index].label for index in learnt}
-        trials.append(_Trial(learnt, [index for index in tried if everything[index].label in labels]))
-    if not any(trial.tried for trial in trials):
+        trials.append((learnt, [index for index in tested if everything[index].label in labels]))
+    if not any(tested for _, tested in trials):
         raise ManifestError("no test utterance has one of the labels of the training utterances")
     return trials
 
 
-@dataclass(frozen=True)
-class _Tried:
-    """Which answers of all trials are correct, and the layer that most trials chose."""
-
-    correct: np.ndarray
-    layer: int
-
-
-def _try_all(trials: Sequence[_Trial], vectors: np.ndarray, examples: Sequence[Example], seed: int) -> _Tried:
+def _try_all(trials: Sequence[_Trial], vectors: np.ndarray, examples: Sequence[Example], seed: int) -> Fitted:
+    """Return the answers of all trials, and the layer that most of them chose."""
     found = [
         fit_and_try(
-            vectors[trial.learnt],
-            vectors[trial.tried],
-            [examples[index] for index in trial.learnt],
-            [examples[index].label for index in trial.tried],
+            vectors[learnt],
+            vectors[tested],
+            [examples[index] for index in learnt],
+            [examples[index].label for index in tested],
             seed,
         )
-        for trial in trials
-        if trial.tried
+        for learnt, tested in trials
+        if tested
     ]
     layers = Counter(fitted.layer for fitted in found)
-    return _Tried(np.concatenate([fitted.correct for fitted in found]), layers.most_common(1)[0][0])
+    return Fitted(np.concatenate([fitted.correct for fitted in found]), layers.most_common(1)[0][0])
 
 
 def _most_common(trials: Sequence[_Trial], examples: Sequence[Example]) -> np.ndarray:
     """Return which test utterances have the most common label of the training utterances."""
     answers = []
-    for trial in trials:
-        guess = Counter(examples[index].label for index in trial.learnt).most_common(1)[0][0]
-        answers += [examples[index].label == guess for index in trial.tried]
+    for learnt, tested in trials:
+        guess = Counter(examples[index].label for index in learnt).most_common(1)[0][0]
+        answers += [examples[index].label == guess for index in tested]
     return np.array(answers)
 
 
 def _encoder(request: ProbeRequest) -> Encoder:
-    """Without padding where the model allows it: an utterance's vector then depends on it alone."""
+    """Load the encoder; where possible it computes no padding, so that a vector depends on its utterance alone."""
     encoder = Encoder.load(pretrained_file(request.model), device=request.device)
     return encoder if encoder.model.reasons_for_exact() else Encoder(encoder.model, "fast")
 
