@@ -141,23 +141,24 @@ class Search:
         may_overflow: bool,  # a batch that is too large is harmless (on a GPU)
         remaining: Callable[[], float],  # seconds
         progress: Callable[[str], None],
+        precision: str = "32",
     ) -> None:
         self.measure, self.memory, self.may_overflow = measure, memory, may_overflow
-        self.remaining, self.progress = remaining, progress
+        self.remaining, self.progress, self.precision = remaining, progress, precision
         self.outcomes: list[Outcome] = []
 
-    def run(self, lengths: Sequence[float], precision: str) -> list[Bucket]:
+    def run(self, lengths: Sequence[float]) -> list[Bucket]:
         """Search all lengths, shortest first."""
         going, batch_size = list(lengths), 1
         while going and batch_size <= _MOST_CLIPS:
-            going = [seconds for seconds in going if self._try(Trial(batch_size, seconds, precision))]
+            going = [seconds for seconds in going if self._try(batch_size, seconds)]
             batch_size *= 2
         if self.may_overflow:
             for seconds in lengths:
-                self._bisect(seconds, precision)
+                self._bisect(seconds)
         for seconds in lengths:
             if not self._outcomes_at(seconds):
-                self.try_once(Trial(1, seconds, precision))
+                self.try_once(1, seconds)
         return self.buckets(lengths)
 
     def buckets(self, lengths: Sequence[float]) -> list[Bucket]:
@@ -170,8 +171,9 @@ class Search:
         fitting = [outcome for outcome in self.outcomes if outcome.fits]
         return fit_memory(fitting) if len(fitting) >= _POINTS_OF_A_FIT else None
 
-    def try_once(self, trial: Trial) -> Outcome | None:
+    def try_once(self, batch_size: int, seconds: float, precision: str | None = None) -> Outcome | None:
         """Return the outcome of a trial, known or measured now; None if it would not fit or there is no time."""
+        trial = Trial(batch_size, seconds, precision or self.precision)
         known = [outcome for outcome in self.outcomes if outcome.trial == trial]
         if known:
             return known[0]
@@ -185,20 +187,20 @@ class Search:
         self.outcomes.append(outcome)
         return outcome
 
-    def _try(self, trial: Trial) -> bool:
-        """Measure a trial; return whether a batch twice as large is worth trying."""
-        outcome = self.try_once(trial)
+    def _try(self, batch_size: int, seconds: float) -> bool:
+        """Measure a batch; return whether one twice as large is worth trying."""
+        outcome = self.try_once(batch_size, seconds)
         if outcome is None or not outcome.fits:
             return False
-        return self.may_overflow or not self._saturated(trial.seconds)
+        return self.may_overflow or not self._saturated(seconds)
 
-    def _bisect(self, seconds: float, precision: str) -> None:
+    def _bisect(self, seconds: float) -> None:
         """Narrow the gap between the largest batch that fits and the smallest that does not, to one eighth."""
         while True:
             outcomes = self._outcomes_at(seconds)
             low = _most_that_fit(outcomes)
             high = min((one.trial.batch_size for one in outcomes if not one.fits), default=0)
-            if high - low <= max(1, low // 8) or self.try_once(Trial((low + high) // 2, seconds, precision)) is None:
+            if high - low <= max(1, low // 8) or self.try_once((low + high) // 2, seconds) is None:
                 return
 
     def _bucket(self, seconds: float) -> Bucket:
@@ -221,8 +223,7 @@ class Search:
 
     def _outcomes_at(self, seconds: float) -> list[Outcome]:
         """Return the outcomes for one length in the precision of the search, smallest batch first."""
-        first = self.outcomes[0].trial.precision if self.outcomes else ""
-        found = [one for one in self.outcomes if one.trial.seconds == seconds and one.trial.precision == first]
+        found = [one for one in self.outcomes if (one.trial.seconds, one.trial.precision) == (seconds, self.precision)]
         return sorted(found, key=lambda one: one.trial.batch_size)
 
     def _saturated(self, seconds: float) -> bool:

@@ -17,7 +17,7 @@ from nest_ssl.apps.doctor.machine_facts import Facts
 from nest_ssl.apps.doctor.plan import RunPlan, check_shared_memory, load_train, workers_with_room
 from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, typical, workers_advice
 from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops
-from nest_ssl.apps.doctor.steps import Outcome, StartError, Trial, TrialError, TrialProcess
+from nest_ssl.apps.doctor.steps import Outcome, StartError, TrialError, TrialProcess
 from nest_ssl.errors import NestError
 from nest_ssl.memory import available_memory
 
@@ -135,11 +135,11 @@ class _TrialRun:
         def remaining() -> float:
             return self.left_until(ends)
 
-        search = Search(process.measure, report.memory, self.plan.gpu, remaining, self.progress)
-        buckets = search.run(tops, report.precision)
+        search = Search(process.measure, report.memory, self.plan.gpu, remaining, self.progress, report.precision)
+        buckets = search.run(tops)
         ends = _STEPS
         if buckets[-1].fits(asked := self.batch_size(tops[-1])) is None:
-            search.try_once(Trial(asked, tops[-1], report.precision))  # the configured batch matters most
+            search.try_once(asked, tops[-1])  # the configured batch matters most
             buckets = search.buckets(tops)
         report.cost = search.cost
         report.buckets = [bucket for bucket in buckets if bucket.outcomes or bucket.largest is not None]
@@ -160,7 +160,7 @@ class _TrialRun:
             found = f"clips of {buckets[len(fitting)].seconds:g} s do not fit into memory, even one by one"
             self.find("warning", found, f"model.train_ds.max_duration={fitting[-1].seconds:g}, or a smaller size")
         longest = fitting[-1].seconds
-        report.verified = search.try_once(Trial(self.batch_size(longest), longest, report.precision))
+        report.verified = search.try_once(self.batch_size(longest), longest)
         if report.verified is not None and not report.verified.fits:  # the prediction was wrong
             report.buckets = search.buckets([bucket.seconds for bucket in report.buckets])
             known = search.buckets([bucket.seconds for bucket in fitting])
@@ -182,7 +182,7 @@ class _TrialRun:
         if name is None:
             self.report.advice.append(Recommendation((), "precision=32: this processor does not multiply bf16"))
             return
-        other = search.try_once(Trial(now.trial.batch_size, now.trial.seconds, name))
+        other = search.try_once(now.trial.batch_size, now.trial.seconds, name)
         if other is not None:
             self.report.advice.append(precision_advice(now, other))
 

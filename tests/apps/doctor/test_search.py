@@ -32,7 +32,7 @@ class Simulated:
 
     def search(self, *, may_overflow: bool, lengths: list[float] = LENGTHS) -> list[Bucket]:
         search = Search(self.measure, int(self.memory), may_overflow, lambda: self.left, lambda text: None)
-        return search.run(lengths, "32")
+        return search.run(lengths)
 
 
 @pytest.mark.parametrize("memory", [4e9, 16e9, 80e9])

@@ -158,8 +158,8 @@ def test_a_trial_that_ran_out_of_time_keeps_the_batch_and_says_why(
 def test_the_time_that_is_left_after_the_search_goes_to_the_batch_that_is_configured(
     tried: Callable[..., TrialReport], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut_short(search: Any, lengths: list[float], precision: str) -> Any:
-        search.try_once(Trial(1, lengths[0], precision))
+    def cut_short(search: Any, lengths: list[float]) -> Any:
+        search.try_once(1, lengths[0])
         return search.buckets(lengths)
 
     monkeypatch.setattr(trial_module.Search, "run", cut_short)
