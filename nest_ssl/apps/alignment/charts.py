@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from nest_ssl.apps.alignment.compare import CurveName, CurvePoint
-from nest_ssl.apps.alignment.sections import Compared, Tolerance
+from nest_ssl.apps.alignment.compare import CurvePoint
+from nest_ssl.apps.alignment.sections import Compared, Section
 from nest_ssl.apps.alignment.texts import difference, measured, words
 from nest_ssl.apps.pages.charts import Axis, Panel, padded, positions, svg
 
@@ -28,15 +27,6 @@ _ZERO, _NOT_COMPARED = 24, 26  # the lanes' distance from the panel
 _DOTS_UP_TO = 40  # steps; longer curves are drawn without dots
 
 
-@dataclass(frozen=True)
-class Point:
-    """One difference, and what the page tells about it."""
-
-    value: float
-    state: str
-    title: str
-
-
 def decades(values: Iterable[float], atol: float) -> tuple[int, int]:
     """Return the powers of ten that a scale of these differences and the tolerance begins and ends with."""
     shown = [math.log10(value) for value in (*values, atol) if 0 < value < math.inf]
@@ -45,97 +35,83 @@ def decades(values: Iterable[float], atol: float) -> tuple[int, int]:
     return low - missing + missing // 2, high + missing // 2
 
 
-def state_of(item: Compared) -> str:
-    """Return `identical`, `within` or `different`, which are also the names of their styles and symbols."""
-    return "identical" if item.identical else "within" if item.within else "different"
-
-
 def layer_chart(items: Sequence[Compared], scale: tuple[int, int], atol: float, caption: str) -> Markup:
     """Draw the error of each layer in the order of data; the first one that diverges is marked with its name."""
     panel = Panel(positions(len(items), 80, 948), Axis(*scale, 258, 60))
     _bands(items, panel)
-    _errors(
-        [_layer_point(position, item) for position, item in enumerate(items, start=1)], panel, atol, panel.y.end - 34
-    )
+    titles = [f"{position}. {item.name}\n{_amount(item)}" for position, item in enumerate(items, start=1)]
+    _errors(items, titles, panel, atol, panel.y.end - 34)
     _first_mark(items, panel)
     return svg(960, 318, caption, panel, style="wide")
 
 
-def curve_chart(curve: Sequence[CurvePoint], name: CurveName, tolerance: Tolerance, caption: str) -> Markup:
+def curve_chart(curve: Sequence[CurvePoint], values: Section, atol: float) -> Markup:
     """Draw NeMo's curve (pale, thick) under ours (dark, dashed), and their difference below."""
-    pairs, steps = [getattr(point, name) for point in curve], [point.step for point in curve]
+    pairs = [getattr(point, values.name) for point in curve]
     x = positions(len(curve), 80, 468)
-    points = [_curve_point(point, name, tolerance) for point in curve]
     upper = Panel(x, Axis(*padded((value for pair in pairs for value in pair), 0.08, 0.01), 150, 14))
-    lower = Panel(x, Axis(*decades((point.value for point in points), tolerance.atol), 270, 200))
+    lower = Panel(x, Axis(*decades((item.max_abs for item in values.items), atol), 270, 200))
     upper.grid(upper.y.ticks(), lambda value: f"{value:.6g}")
-    for side, values in zip(("nemo", "ours"), np.array(pairs, dtype=np.float64).T, strict=True):
-        finite = np.where(np.isfinite(values), values, np.nan)
+    for side, numbers in zip(("nemo", "ours"), np.array(pairs, dtype=np.float64).T, strict=True):
+        finite = np.where(np.isfinite(numbers), numbers, np.nan)
         upper.line(range(len(curve)), finite, side)
         if len(curve) <= _DOTS_UP_TO:
             upper.dots(range(len(curve)), finite, f"dots {side}")
-    _errors(points, lower, None, upper.y.end)
-    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(steps) / n <= 10)
-    lower.labels_below(range(0, len(steps), every), lambda index: str(steps[int(index)]), below=48)
-    return svg(480, 326, caption, upper, lower, style="narrow")
+    titles = [
+        f"{point.step}: {_amount(item)}\nNeMo {measured(theirs)}\nnest_ssl {measured(ours)}"
+        for point, item, (theirs, ours) in zip(curve, values.items, pairs, strict=True)
+    ]
+    _errors(values.items, titles, lower, None, upper.y.end)
+    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(curve) / n <= 10)
+    lower.labels_below(range(0, len(curve), every), lambda index: str(curve[int(index)].step), below=48)
+    return svg(480, 326, f"curve-{values.name}", upper, lower, style="narrow")
 
 
-def _layer_point(position: int, item: Compared) -> Point:
-    state = state_of(item)
-    title = f"{position}. {item.name}\n{SYMBOLS[state]} |Δ| {difference(item.max_abs)}"
-    if not item.identical:
-        title += f", |Δ|/max {difference(item.max_rel)}"
-    return Point(item.max_abs, state, title)
+def _amount(item: Compared) -> str:
+    return f"{SYMBOLS[item.state]} |Δ| {difference(item.max_abs)}, |Δ|/max {difference(item.max_rel)}"
 
 
-def _curve_point(point: CurvePoint, name: CurveName, tolerance: Tolerance) -> Point:
-    apart = point.difference(name)
-    state = "identical" if apart == 0 else "within" if point.agrees(name, tolerance) else "different"
-    theirs, ours = getattr(point, name)
-    values = f"NeMo {measured(theirs)}\nnest_ssl {measured(ours)}"
-    return Point(apart, state, f"{point.step}: {SYMBOLS[state]} |Δ| {difference(apart)}\n{values}")
-
-
-def _errors(points: Sequence[Point], panel: Panel, atol: float | None, hover_from: float) -> None:
-    """Draw the scale, the lanes, a mark for every point, and a column over each that tells its name."""
+def _errors(
+    items: Sequence[Compared], titles: Sequence[str], panel: Panel, atol: float | None, hover_from: float
+) -> None:
+    """Draw the scale, the lanes, a mark for every difference, and a column over each that tells its title."""
     low, high = int(panel.y.low), int(panel.y.high)
     panel.grid(range(low, high + 1, math.ceil((high - low) / _MOST_TICKS)), lambda power: f"1e{int(power):+03d}")
     _lane("0", "exactly_equal", panel.y.start + _ZERO, panel)
-    if any(not math.isfinite(point.value) for point in points):
+    if any(not math.isfinite(item.max_abs) for item in items):
         _lane("∞", "not_comparable", panel.y.end - _NOT_COMPARED, panel)
     if atol:
         panel.across(math.log10(atol), "tolerance")
-    _marks(points, panel)
+    _marks(items, panel)
     if atol:  # after the marks, which would cross it
         panel.text(f"atol {atol:g}", panel.x.start + 4, panel.y.place(math.log10(atol)) - 5, "tolerance-label")
-    edges = np.arange(len(points) + 1) - 0.5
-    panel.columns(edges.tolist(), [point.title for point in points], hover_from, panel.y.start + 34)
+    edges = np.arange(len(items) + 1) - 0.5
+    panel.columns(edges.tolist(), titles, hover_from, panel.y.start + 34)
 
 
-def _heights(values: Iterable[float], y: Axis) -> NDArray[np.float64]:
+def _heights(items: Sequence[Compared], y: Axis) -> NDArray[np.float64]:
     """Return where differences are drawn: zeros and what was not compared in their lanes."""
-    numbers = np.array(list(values), dtype=np.float64)
+    numbers = np.array([item.max_abs for item in items], dtype=np.float64)
     shown = np.isfinite(numbers) & (numbers > 0)
     places = y.places(np.log10(np.where(shown, numbers, 1.0)))
     return np.where(shown, places, np.where(numbers == 0, y.start + _ZERO, y.end - _NOT_COMPARED))
 
 
-def _marks(points: Sequence[Point], panel: Panel) -> None:
+def _marks(items: Sequence[Compared], panel: Panel) -> None:
     """Draw a dot for equal, a ring for within tolerance, a diamond for beyond: they differ without colour, too."""
-    r = round(min(max((panel.x.end - panel.x.start) / max(len(points), 1), 1.8), 3.5), 1)
+    r = round(min(max((panel.x.end - panel.x.start) / max(len(items), 1), 1.8), 3.5), 1)
     shapes = {
         "identical": "h0",
         "within": f"m-{r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0-{2 * r} 0",
         "different": f"m0-{r}l{r} {r}l-{r} {r}l-{r}-{r}z",
     }
-    places = zip(panel.x.places(range(len(points))), _heights((point.value for point in points), panel.y), strict=True)
-    placed = [(point, x, y) for point, (x, y) in zip(points, places, strict=True)]
+    placed = list(zip(items, panel.x.places(range(len(items))), _heights(items, panel.y), strict=True))
     for state in shapes:  # one path for each kind
-        stems = [f"M{x:.1f} {y:.1f}V{panel.y.start:g}" for of, x, y in placed if of.state == state and of.value != 0]
+        stems = [f"M{x:.1f} {y:.1f}V{panel.y.start:g}" for item, x, y in placed if item.state == state and item.max_abs]
         if stems:
             panel.draw("path", style=f"stem {state}", d="".join(stems))
     for state, shape in shapes.items():
-        marks = [f"M{x:.1f} {y:.1f}{shape}" for of, x, y in placed if of.state == state]
+        marks = [f"M{x:.1f} {y:.1f}{shape}" for item, x, y in placed if item.state == state]
         if marks:
             panel.draw("path", style=f"mark {state}", d="".join(marks))
 
@@ -166,7 +142,7 @@ def _block(name: str) -> str:
 
 def _first_mark(items: Sequence[Compared], panel: Panel) -> None:
     """Mark the first mismatch, or the first difference if all are within tolerance."""
-    states = [state_of(item) for item in items]
+    states = [item.state for item in items]
     wanted = next((state for state in ("different", "within") if state in states), None)
     if wanted is None:
         return

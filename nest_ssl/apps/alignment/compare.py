@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from nest_ssl.apps.alignment.checklist import SettingPair, differing_settings
@@ -14,13 +15,17 @@ from nest_ssl.apps.alignment.recording import RecordedStep, Recording
 from nest_ssl.apps.alignment.sections import (
     Compared,
     Section,
+    State,
     Tolerance,
     add_missing,
     comparable,
     compare_loss,
+    compare_structure,
     compare_tables,
     compare_tensors,
+    state_of,
 )
+from nest_ssl.environments import NEWEST_NEMO
 from nest_ssl.errors import CheckpointError
 
 CurveName = Literal["loss", "grad_norm", "lr"]
@@ -47,12 +52,9 @@ class StepComparison:
         return [self.batch, self.layers, self.forward, self.loss, self.gradients, self.weights]
 
     @property
-    def aligned(self) -> bool:
-        return all(section.aligned for section in self.sections)
-
-    @property
-    def identical(self) -> bool:
-        return all(section.all_identical for section in self.sections)
+    def state(self) -> State:
+        items = [item for section in self.sections for item in section.items]
+        return state_of(all(item.identical for item in items), all(item.within for item in items))
 
 
 @dataclass(frozen=True)
@@ -64,27 +66,19 @@ class CurvePoint:
     grad_norm: tuple[float, float]
     lr: tuple[float, float]
 
-    def difference(self, name: CurveName) -> float:
-        """Absolute; NaN equals NaN, and differs infinitely from a number.
+    def compared(self, name: CurveName, tolerance: Tolerance) -> Compared:
+        theirs, ours = (torch.tensor(value, dtype=torch.float64) for value in getattr(self, name))
+        if name == "loss":
+            return compare_loss(theirs, ours, tolerance)
+        return compare_tensors(name, theirs, ours, tolerance)
 
-        Where no frame was masked, NeMo's loss is NaN and ours 0, which is no difference.
-        """
-        theirs, ours = getattr(self, name)
-        both_nan = math.isnan(theirs) and math.isnan(ours)
-        unmasked = name == "loss" and math.isnan(theirs) and ours == 0
-        if theirs == ours or both_nan or unmasked:
-            return 0.0
-        apart = abs(ours - theirs)
-        return math.inf if math.isnan(apart) else apart
 
-    def agrees(self, name: CurveName, tolerance: Tolerance) -> bool:
-        """Whether the two sides of one curve are equal enough here."""
-        apart = self.difference(name)
-        return apart == 0 or apart <= tolerance.atol + tolerance.rtol * abs(getattr(self, name)[0])
+class Place(NamedTuple):
+    """Where a value was compared."""
 
-    def within(self, tolerance: Tolerance) -> bool:
-        """Whether the two sides agree in everything that they logged of this step."""
-        return all(self.agrees(name, tolerance) for name in CURVES)
+    step: int | None  # None: before the first step
+    section: Section
+    item: Compared
 
 
 @dataclass
@@ -101,33 +95,41 @@ class Comparison:
     curves: list[CurvePoint]
 
     @property
-    def placed_sections(self) -> list[tuple[int | None, Section]]:
-        """Every section with its step (None before the first), in the order in which a run computes them."""
-        before: list[tuple[int | None, Section]] = [(None, self.structure), (None, self.initial_weights)]
-        return before + [(step.step, section) for step in self.steps for section in step.sections]
+    def places(self) -> list[Place]:
+        """Every compared value, in the order in which a run computes them."""
+        sections: list[tuple[int | None, Section]] = [(None, self.structure), (None, self.initial_weights)]
+        sections += [(step.step, section) for step in self.steps for section in step.sections]
+        return [Place(step, section, item) for step, section in sections for item in section.items]
 
     @property
     def numbers(self) -> int:
         """How many numbers were compared, including the initial weights."""
-        return sum(item.numbers for _, section in self.placed_sections for item in section.items)
+        return sum(place.item.numbers for place in self.places)
 
     @property
     def aligned(self) -> bool:
         """Whether nothing differs beyond the tolerance, also not the logged values of steps without tensors."""
-        parts = [self.structure.aligned, self.initial_weights.aligned, *(step.aligned for step in self.steps)]
-        return bool(self.steps) and all(parts) and self.first_parting is None
+        return bool(self.steps) and all(place.item.within for place in self.places) and self.first_parting is None
 
     @property
     def identical(self) -> bool:
         """Whether every number is the same to the last bit."""
-        parts = [self.structure.all_identical, self.initial_weights.all_identical]
-        parts += [step.identical for step in self.steps]
-        return self.aligned and all(parts) and all(point.within(Tolerance(0, 0)) for point in self.curves)
+        curves = all(self.curve(name).state == "identical" for name in CURVES)
+        return bool(self.steps) and curves and all(place.item.identical for place in self.places)
+
+    @property
+    def state(self) -> State:
+        return state_of(self.identical, self.aligned)
+
+    def curve(self, name: CurveName) -> Section:
+        """Compare one logged value at all steps."""
+        return Section(name, [point.compared(name, self.tolerance) for point in self.curves])
 
     @property
     def first_parting(self) -> CurvePoint | None:
         """The first step whose loss, gradient norm or learning rate differs beyond the tolerance."""
-        return next((point for point in self.curves if not point.within(self.tolerance)), None)
+        apart = (p for p in self.curves if not all(p.compared(name, self.tolerance).within for name in CURVES))
+        return next(apart, None)
 
     @property
     def differing_settings(self) -> list[SettingPair]:
@@ -139,56 +141,44 @@ class Comparison:
         """Whether our side was given NeMo's batch, weights, mask and dropout."""
         return bool(self.ours.get("replay"))
 
+    @property
+    def other_stream(self) -> str | None:
+        """NeMo's version if it draws its random numbers in another order than the newest, which is no error."""
+        version = self.nemo.get("versions", {}).get("nemo", NEWEST_NEMO)
+        return None if version == NEWEST_NEMO or self.replayed else str(version)
+
 
 def compare(
     nemo: Recording, ours: Recording, steps: list[int] | None = None, tolerance: Tolerance | None = None
 ) -> Comparison:
-    """Compare the given steps, or all that both sides recorded."""
+    """Compare the given steps, or all that both sides recorded.
+
+    Of a replay, skip what was given to our side (batch, weights, mask), which proves nothing.
+    """
     tolerance = tolerance or Tolerance()
     chosen = [step for step in nemo.steps if step in ours.steps] if steps is None else steps
     if not chosen:
         raise CheckpointError(f"{nemo.folder} and {ours.folder} have no step in common")
     half = bool(nemo.metadata.get("half") or ours.metadata.get("half"))
+    replayed = bool(ours.metadata.get("replay"))
+    initial_weights = Section("initial weights")
+    if not replayed:
+        initial_weights = compare_tables(initial_weights.name, nemo.initial_weights, ours.initial_weights, tolerance)
     return Comparison(
         nemo=nemo.metadata,
         ours=ours.metadata,
         tolerance=tolerance,
-        structure=_compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
-        initial_weights=_compare_initial_weights(nemo, ours, tolerance),
+        structure=compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
+        initial_weights=initial_weights,
         parameters=(_parameter_count(nemo), _parameter_count(ours)),
-        steps=[
-            _compare_step(nemo.step(number), ours.step(number), tolerance, half, bool(ours.metadata.get("replay")))
-            for number in chosen
-        ],
+        steps=[_compare_step(nemo.step(number), ours.step(number), tolerance, half, replayed) for number in chosen],
         curves=list(_curves(nemo.metadata, ours.metadata)),
     )
-
-
-def _compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
-    """Compare names, shapes, types and kinds (trainable, frozen, buffer) of all tensors."""
-    section = Section("structure")
-    for name in dict.fromkeys([*theirs, *ours]):
-        if name in theirs and name in ours:
-            equal = theirs[name] == ours[name]
-            note = "" if equal else f"NeMo {_described(theirs[name])}, ours {_described(ours[name])}"
-        else:
-            equal = False
-            (section.only_nemo if name in theirs else section.only_ours).append(name)
-            note = "only in NeMo's model" if name in theirs else "only in ours"
-        section.items.append(Compared(name, equal, equal, note=note))
-    return section
-
-
-def _compare_initial_weights(theirs: Recording, ours: Recording, tolerance: Tolerance) -> Section:
-    if ours.metadata.get("replay"):  # they were NeMo's
-        return Section("initial weights")
-    return compare_tables("initial weights", theirs.initial_weights, ours.initial_weights, tolerance)
 
 
 def _compare_step(
     theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool, replayed: bool
 ) -> StepComparison:
-    """Compare one step; of a replay without what was given to our side (batch, weights, mask), which proves nothing."""
     their_loss, our_loss = theirs.loss, ours.loss
     weights = Section("weights")
     their_weights, our_weights = theirs.weights, ours.weights
@@ -200,8 +190,8 @@ def _compare_step(
         for outputs in (their_outputs, our_outputs):
             outputs.pop("masks", None)
     else:
-        batch = _compare_batches(theirs.batch, ours.batch, tolerance)
-    layer_tolerance = Tolerance(tolerance.atol, max(tolerance.rtol, HALF_TOLERANCE)) if half else tolerance
+        batch = compare_tables("batch", _tensors(theirs.batch), _tensors(ours.batch), tolerance)
+    layer_tolerance = replace(tolerance, rtol=max(tolerance.rtol, HALF_TOLERANCE)) if half else tolerance
     return StepComparison(
         step=theirs.number,
         losses=(float(their_loss), float(our_loss)),
@@ -214,12 +204,9 @@ def _compare_step(
     )
 
 
-def _compare_batches(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
-    """Compare the tensors of a batch; its lists of file names are written differently by the two sides."""
-    their_tensors, our_tensors = (
-        {name: value for name, value in side.items() if isinstance(value, Tensor)} for side in (theirs, ours)
-    )
-    return compare_tables("batch", their_tensors, our_tensors, tolerance)
+def _tensors(batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return the tensors of a batch; its lists of file names are written differently by the two sides."""
+    return {name: value for name, value in batch.items() if isinstance(value, Tensor)}
 
 
 def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Section:
@@ -228,8 +215,8 @@ def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], toleranc
     A layer that only one side calls is no difference if a layer around it is compared, which contains its result.
     """
     section = Section("layers")
-    calls = sorted(((call, name, i) for name, of in theirs.items() for i, call in enumerate(of)), key=_order)
-    for call, name, index in calls:
+    calls = [(call, name, index) for name, of in theirs.items() for index, call in enumerate(of)]
+    for call, name, index in sorted(calls, key=lambda entry: int(entry[0]["order"])):
         label = name if len(theirs[name]) == 1 else f"{name} (call {index + 1})"
         if name in ours and index < len(ours[name]):
             section.items.append(_compare_call(label, call, ours[name][index], tolerance))
@@ -272,23 +259,15 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     return replace(shown, note=shown.note or "its input")
 
 
-def _order(entry: tuple[Mapping[str, Any], str, int]) -> int:
-    return int(entry[0]["order"])
-
-
 def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[CurvePoint]:
     by_step = {entry["step"]: entry for entry in ours.get("history", [])}
     for entry in theirs.get("history", []):
         if entry["step"] in by_step:
             other = by_step[entry["step"]]
-            pairs = ((float(entry[name]), float(other[name])) for name in ("loss", "grad_norm", "lr"))
+            pairs = ((float(entry[name]), float(other[name])) for name in CURVES)
             yield CurvePoint(entry["step"], *pairs)
 
 
 def _parameter_count(recording: Recording) -> int:
     tensors = recording.structure["tensors"].values()
     return sum(math.prod(tensor["shape"]) for tensor in tensors if tensor["kind"] != "buffer")
-
-
-def _described(tensor: Mapping[str, Any]) -> str:
-    return f"{tensor['shape']} {tensor['dtype']} {tensor['kind']}"

@@ -1,64 +1,100 @@
-"""A comparison as one HTML page: the verdict first, then where and how large differences are, then every value."""
+"""A comparison as one HTML page: the verdict first, then where and how large differences are, then each of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from nest_ssl.apps.alignment import charts, tables, verdict
+import yaml
+from markupsafe import Markup
+
+from nest_ssl.apps.alignment import charts, verdict
 from nest_ssl.apps.alignment.compare import HALF_TOLERANCE, Comparison
-from nest_ssl.apps.alignment.texts import difference, note_words, number, words
+from nest_ssl.apps.alignment.sections import Compared, Section
+from nest_ssl.apps.alignment.texts import difference, note_words, words
 from nest_ssl.apps.pages import page
+from nest_ssl.apps.pages.text import Words, code
 
 FOLDER = Path(__file__).parent
-page.templates(FOLDER).globals.update(
-    words=words,
-    difference=difference,
-    note_words=note_words,
-    number=number,
-    charts=charts,
-    tables=tables,
-    verdict=verdict,
-    symbols=charts.SYMBOLS,
-    half_tolerance=HALF_TOLERANCE,
-    columns=lambda keys: [words(key) for key in keys],
-)
 
 
-def write_report(comparison: Comparison, path: Path, *, title: str | None = None) -> None:
+def write_report(comparison: Comparison, path: Path) -> None:
     """Write the page, whole or not at all."""
-    page.write_page(render(comparison, title=title), path)
+    page.write_page(render(comparison), path)
 
 
-def render(comparison: Comparison, *, title: str | None = None) -> str:
+def render(comparison: Comparison) -> str:
     """Return the whole page."""
-    told = words(verdict.state_of_all(comparison))
+    title = words(comparison.state)
     errors = (item.max_abs for step in comparison.steps for item in step.layers.items)
     return page.render(
         FOLDER,
         "report.html",
-        title=f"{told.english} / {told.chinese}: {title or 'NeMo, nest_ssl'}",
+        title=f"{title.english} / {title.chinese}: NeMo, nest_ssl",
         media=(),
-        named=title,
         comparison=comparison,
         tolerance=comparison.tolerance,
         scale=charts.decades(errors, comparison.tolerance.atol),  # one for all steps
-        commands={"again_run": _align_command(comparison), "again_compare": _compare_command(comparison)},
+        config=yaml.safe_dump(_table(comparison.nemo, "config"), sort_keys=False, allow_unicode=True, width=100),
     )
 
 
-def _align_command(comparison: Comparison) -> str:
-    recorded = [step.step for step in comparison.steps]
-    steps = max([*recorded, *(point.step for point in comparison.curves)], default=0) + 1
-    kept, seed = ",".join(map(str, recorded)), comparison.nemo.get("seed")
-    replay = " --replay" if comparison.replayed else ""
-    return f"nest-ssl align --steps {steps} --save-steps {kept} --seed {seed}{replay} {_tolerances(comparison)}"
+def _parts(comparison: Comparison) -> Iterator[tuple[Section, Words | Markup]]:
+    """Yield the sections, those of all steps together, and where the largest difference of each is."""
+    by_step = [step.sections for step in comparison.steps]
+    for sections in ([comparison.structure], [comparison.initial_weights], *zip(*by_step, strict=True)):
+        part = Section(sections[0].name, [item for section in sections for item in section.items])
+        worst = part.worst
+        step = next((place.step for place in comparison.places if place.item is worst), None)
+        if worst is None:
+            yield part, Markup("–")
+        else:
+            yield part, code(worst.name) if step is None else words("place", name=code(worst.name), step=step)
 
 
-def _compare_command(comparison: Comparison) -> str:
-    step = comparison.steps[0].step if comparison.steps else 0
-    tool = "python tools/compare_nemo_nest_outputs.py --nemo_output_dir NEMO --nest_output_dir OURS"
-    return f"{tool} --step {step} {_tolerances(comparison)}"
+def _shown(item: Compared | None, value: str) -> str:
+    """Return the largest difference, absolute (`max_abs`) or relative (`max_rel`); `–` if it was not measured."""
+    if item is None:
+        return difference(0)
+    return difference(getattr(item, value)) if item.measured or item.identical else "–"
 
 
-def _tolerances(comparison: Comparison) -> str:
-    return f"--atol {comparison.tolerance.atol:g} --rtol {comparison.tolerance.rtol:g}"
+def _environment(comparison: Comparison) -> Iterator[tuple[object, Any, Any]]:
+    """Yield numbers of parameters, versions and settings of both sides."""
+    theirs, ours = comparison.parameters
+    yield words("parameters"), f"{theirs:,}", f"{ours:,}"
+    their_versions, our_versions = (_table(side, "versions") for side in (comparison.nemo, comparison.ours))
+    for name in dict.fromkeys([*their_versions, *our_versions]):
+        yield code(name), their_versions.get(name), our_versions.get(name)
+    for name in ("precision", "device", "seed", "accumulate_grad_batches"):
+        yield code(name), comparison.nemo.get(name), comparison.ours.get(name)
+    yield words("tolerance"), comparison.tolerance, comparison.tolerance
+
+
+def _differing_keys(comparison: Comparison) -> list[tuple[Markup, Any, Any]]:
+    """Return the keys of the model's configuration that differ, with the values of both sides."""
+    found = comparison.differing_settings
+    return [(code(setting.key), setting.nemo, setting.ours) for setting in found if setting.key.startswith("model.")]
+
+
+def _table(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a table of a recording's metadata; a stranger's recording may hold anything there."""
+    table = metadata.get(name)
+    return dict(table) if isinstance(table, Mapping) else {}
+
+
+page.templates(FOLDER).globals.update(
+    words=words,
+    difference=difference,
+    note_words=note_words,
+    charts=charts,
+    verdict=verdict,
+    symbols=charts.SYMBOLS,
+    half_tolerance=HALF_TOLERANCE,
+    columns=lambda keys: [words(key) for key in keys],
+    parts=_parts,
+    shown=_shown,
+    environment=_environment,
+    differing_keys=_differing_keys,
+)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from nest_ssl.apps.alignment.recorder import TensorDigest, dtype_name
 
-Place = TypeVar("Place")
+State = Literal["identical", "within", "different"]
 _TINY = 1e-30
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 NO_MASKED_FRAME = "no frame was masked: NaN in NeMo, 0 in ours (docs/numerics.md)"
@@ -26,6 +25,9 @@ class Tolerance:
     atol: float = 1e-5
     rtol: float = 1e-5
     same_integers: bool = False  # whether int32 and int64 are different types
+
+    def __str__(self) -> str:
+        return f"atol {self.atol:g}, rtol {self.rtol:g}"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,10 @@ class Compared:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     note: str = ""
+
+    @property
+    def state(self) -> State:
+        return state_of(self.identical, self.within)
 
     @property
     def measured(self) -> bool:
@@ -73,26 +79,50 @@ class Section:
 
     @property
     def worst(self) -> Compared | None:
-        """The largest absolute difference; None where there is none."""
-        return worst_of([(None, item) for item in self.items])[1]
-
-    @property
-    def first_difference(self) -> Compared | None:
-        return next((item for item in self.items if not item.identical), None)
+        return worst_of(self.items)
 
     @property
     def aligned(self) -> bool:
         return not self.mismatches
 
     @property
-    def all_identical(self) -> bool:
-        return self.first_difference is None
+    def state(self) -> State:
+        return state_of(self.identical == len(self.items), self.aligned)
+
+    @property
+    def inside_others(self) -> list[str]:
+        """Layers that only one side calls, which is no mismatch: a layer around them is compared."""
+        compared = {item.name for item in self.items}
+        return [name for name in (*self.only_nemo, *self.only_ours) if name not in compared]
 
 
-def worst_of(items: Sequence[tuple[Place, Compared]]) -> tuple[Place | None, Compared | None]:
-    """The largest difference with its place, of those that are numbers if there are any; the first of equal ones."""
-    different = [(place, item) for place, item in items if not item.identical]
-    return max(different, key=lambda pair: (pair[1].measured, pair[1].max_abs), default=(None, None))
+def state_of(identical: bool, within: bool) -> State:
+    if identical:
+        return "identical"
+    return "within" if within else "different"
+
+
+def worst_of(items: Iterable[Compared]) -> Compared | None:
+    """Return the largest difference, a measured one if there is any; None where all are identical."""
+    different = (item for item in items if not item.identical)
+    return max(different, key=lambda item: (item.measured, item.max_abs), default=None)
+
+
+def compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
+    """Compare shape, type and kind (trainable, frozen, buffer) of all tensors of two models, as recorded."""
+    section = Section("structure")
+    for name in dict.fromkeys([*theirs, *ours]):
+        note = ""
+        if name not in ours:
+            section.only_nemo.append(name)
+            note = f"only in NeMo's model, {_kind(theirs[name])}"
+        elif name not in theirs:
+            section.only_ours.append(name)
+            note = f"only in our model, {_kind(ours[name])}"
+        elif theirs[name] != ours[name]:
+            note = f"NeMo {_kind(theirs[name])}, ours {_kind(ours[name])}"
+        section.items.append(Compared(name, identical=not note, within=not note, note=note))
+    return section
 
 
 def compare_tables(
@@ -105,7 +135,7 @@ def compare_tables(
     section = Section(name)
     for key in dict.fromkeys([*theirs, *ours]):
         if key in theirs and key in ours:
-            section.items.append(compare_values(key, theirs[key], ours[key], tolerance))
+            section.items.append(_compare_values(key, theirs[key], ours[key], tolerance))
         else:
             add_missing(section, key, in_nemo=key in theirs)
     return section
@@ -115,35 +145,26 @@ def add_missing(section: Section, name: str, in_nemo: bool) -> None:
     """Add a value that one side does not have."""
     (section.only_nemo if in_nemo else section.only_ours).append(name)
     note = "only in NeMo's recording" if in_nemo else "only in ours"
-    section.items.append(Compared(name, False, False, math.inf, math.inf, note=note))
-
-
-def compare_values(
-    name: str, theirs: Tensor | TensorDigest, ours: Tensor | TensorDigest, tolerance: Tolerance
-) -> Compared:
-    """Compare two tensors, or the digests that were kept of two large ones."""
-    if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
-        return compare_tensors(name, theirs, ours, tolerance)
-    if isinstance(theirs, Tensor) or isinstance(ours, Tensor):  # a digest is kept of large tensors only
-        return _different_kinds(name, theirs, ours)
-    return _compare_digests(name, theirs, ours, tolerance)
+    section.items.append(_incomparable(name, note))
 
 
 def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
     """Compare every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
     if not comparable(theirs, ours, tolerance):
         return _different_kinds(name, theirs, ours)
-    result = partial(Compared, name, numbers=theirs.numel(), shape=tuple(theirs.shape), dtype=dtype_name(theirs))
+    shape, dtype = _shape_and_type(theirs)
+    equal = Compared(name, identical=True, within=True, numbers=theirs.numel(), shape=shape, dtype=dtype)
     if torch.equal(theirs, ours):
-        return result(identical=True, within=True)
+        return equal
     a, b = theirs.double(), ours.double()
     same = (a == b) | (a.isnan() & b.isnan())
     if same.all():  # NaN at the same places
-        return result(identical=True, within=True)
+        return equal
     distance = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
     magnitude = torch.where(a.isfinite(), a.abs(), 0.0)
     largest = float(distance.max())
-    return result(
+    return replace(
+        equal,
         identical=False,
         within=bool((distance <= tolerance.atol + tolerance.rtol * magnitude).all()),
         max_abs=largest,
@@ -160,31 +181,42 @@ def compare_loss(theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared
     return compare_tensors("loss", theirs, ours, tolerance)
 
 
-def _compare_digests(name: str, theirs: TensorDigest, ours: TensorDigest, tolerance: Tolerance) -> Compared:
-    """Compare all numbers by their checksum; how much they differ is measured on the samples."""
-    if (theirs["shape"], theirs["dtype"]) != (ours["shape"], ours["dtype"]):
-        return _different_kinds(name, theirs, ours)
-    equal = theirs["sha256"] == ours["sha256"]
-    sample = compare_tensors(name, theirs["sample"], ours["sample"], tolerance)
-    note = "" if equal else f"in a sample of {sample.numbers}"
-    numbers, shape = math.prod(theirs["shape"]), tuple(theirs["shape"])
-    return replace(sample, identical=equal, within=equal, numbers=numbers, shape=shape, note=note)
-
-
 def comparable(theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> bool:
     """Whether both have the same shape and type; integers, which are lengths and tokens, may have any width."""
     of_any_width = not tolerance.same_integers and theirs.dtype in _INTEGERS and ours.dtype in _INTEGERS
     return theirs.shape == ours.shape and (theirs.dtype == ours.dtype or of_any_width)
 
 
+def _compare_values(
+    name: str, theirs: Tensor | TensorDigest, ours: Tensor | TensorDigest, tolerance: Tolerance
+) -> Compared:
+    """Compare two tensors, or the digests of two large ones: checksums of all numbers, differences of samples."""
+    if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
+        return compare_tensors(name, theirs, ours, tolerance)
+    shape, dtype = _shape_and_type(theirs)
+    if isinstance(theirs, Tensor) or isinstance(ours, Tensor) or (shape, dtype) != _shape_and_type(ours):
+        return _different_kinds(name, theirs, ours)
+    equal = theirs["sha256"] == ours["sha256"]
+    sample = compare_tensors(name, theirs["sample"], ours["sample"], tolerance)
+    note = "" if equal else f"in a sample of {sample.numbers}"
+    return replace(sample, identical=equal, within=equal, numbers=math.prod(shape), shape=shape, note=note)
+
+
 def _different_kinds(name: str, theirs: Tensor | TensorDigest, ours: Tensor | TensorDigest) -> Compared:
     (shape, dtype), (our_shape, our_dtype) = map(_shape_and_type, (theirs, ours))
     note = f"NeMo {list(shape)} {dtype}, ours {list(our_shape)} {our_dtype}"
-    result = partial(Compared, name, numbers=math.prod(shape), shape=shape, dtype=dtype)
-    return result(identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
+    return replace(_incomparable(name, note), numbers=math.prod(shape), shape=shape, dtype=dtype)
+
+
+def _incomparable(name: str, note: str) -> Compared:
+    return Compared(name, identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
 
 
 def _shape_and_type(value: Tensor | TensorDigest) -> tuple[tuple[int, ...], str]:
     if isinstance(value, Tensor):
         return tuple(value.shape), dtype_name(value)
     return tuple(value["shape"]), value["dtype"].removeprefix("torch.")
+
+
+def _kind(tensor: Mapping[str, Any]) -> str:
+    return f"{tensor['shape']} {tensor['dtype']} {tensor['kind']}"

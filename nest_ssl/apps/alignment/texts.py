@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import math
-
 from markupsafe import Markup, escape
 
 from nest_ssl.apps.pages.text import Phrases, Words
 
 
 def note_words(note: str) -> Words:
-    """Return a comparison's note in both languages; one without a translation stays as it is."""
-    chinese = NOTES.get(note, note)
+    """Return a comparison's note in both languages; what has no translation stays as it is."""
+    chinese = note
+    for english, translation in NOTES.items():
+        chinese = chinese.replace(english, translation)
     return Words(escape(note), escape(chinese))
 
 
 def difference(value: float) -> str:
-    """1.2e-07; exactly 0 is `0`, and only that."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞"
+    """Return a difference as 1.2e-07; exactly 0 is `0`, and only that."""
     return "0" if value == 0 else f"{value:.1e}"
 
 
@@ -31,7 +27,7 @@ def number(value: float) -> Markup:
 
 def measured(value: float) -> str:
     """Return a loss or norm with all digits of single precision."""
-    return f"{value:.9g}" if math.isfinite(value) else {math.inf: "∞", -math.inf: "-∞"}.get(value, "NaN")
+    return f"{value:.9g}"
 
 
 TEXTS: dict[str, tuple[str, str]] = {
@@ -116,11 +112,6 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Not a replay: both sides drew their own data, weights, mask and dropout from the same seed.",
         "非重放：双方用同一随机种子各自产生数据、权重、掩码和 dropout。",
     ),
-    "tile_steps": ("Steps compared", "比较的步"),
-    "tile_calls": ("Layer calls", "层调用"),
-    "tile_tensors": ("Tensors", "张量"),
-    "tile_numbers": ("Numbers", "数值"),
-    "tile_parameters": ("Parameters", "参数量"),
     # parts
     "parts": ("Part by part", "各部分结果"),
     "structure": ("model structure", "模型结构"),
@@ -137,7 +128,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "worst_absolute": ("Worst absolute", "最大绝对差"),
     "worst_relative": ("Worst relative", "最大相对差"),
     "where": ("Where", "位置"),
-    "by_step": ("Step by step", "逐步结果"),
     "step": ("step {step}", "第 {step} 步"),
     "choose_step": ("Step", "步"),
     "not_compared": ("not compared", "未比较"),
@@ -177,10 +167,9 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{what}，{steps} 步：{equal} 步逐位相同，最大差异 {worst}。",
     ),
     "no_curves": ("The runs logged no step in common.", "两次运行没有共同的记录步。"),
-    "lr_equal": ("Learning rate: the same at every step.", "学习率：每一步都相同。"),
     "lr_differs": ("Learning rate: differs from step {step} on.", "学习率：自第 {step} 步起不同。"),
     # tables
-    "tables": ("Tables", "明细表"),
+    "tables": ("Every value that differs", "所有不同的值"),
     "search": ("Find by name", "按名称查找"),
     "no_match": ("no name matches", "没有匹配的名称"),
     "table_summary": ("{matched} of {total} match", "{matched}/{total} 匹配"),
@@ -188,46 +177,22 @@ TEXTS: dict[str, tuple[str, str]] = {
     "column_order": ("No.", "序号"),
     "column_name": ("Name", "名称"),
     "column_result": ("Largest difference", "最大差异"),
-    "column_side": ("Side", "一方"),
     "column_relative": ("Relative", "相对"),
-    "column_mean": ("Mean", "平均"),
-    "column_std": ("Std", "标准差"),
     "column_shape": ("Shape", "形状"),
     "column_note": ("Note", "说明"),
-    "unlisted": (
-        "{count:more row}, not listed: bit-identical, or with smaller differences than those above.",
-        "另有 {count} 行未列出：逐位相同，或差异小于以上各行。",
+    "inside_others": (
+        "Called as a layer by one side only; the layer around each holds its result and is compared:",
+        "只有一方以层的形式调用；包含它的层含有其结果，已参与比较：",
     ),
-    "unlisted_identical": ("{count:more row}, all bit-identical, not listed.", "另有 {count} 行未列出，全部逐位相同。"),
-    "one_sided": ("Names that only one side has", "只有一方具有的名称"),
-    "only_nemo": ("only in NeMo", "仅 NeMo"),
-    "only_ours": ("only in nest_ssl", "仅 nest_ssl"),
-    "reason_around": (
-        "not called as a layer on the other side; the layer around it holds its result and is compared",
-        "另一方不以层的形式调用它；包含它的层含有其结果，已参与比较",
-    ),
-    "reason_missing": ("the other side has nothing of that name: a mismatch", "另一方没有同名项：不一致"),
     # environment
     "environment": ("Both sides", "双方环境"),
     "setting": ("Setting", "项目"),
-    "system": ("system", "系统"),
-    "threads": ("threads", "线程数"),
-    "precision": ("precision", "精度"),
-    "device": ("device", "设备"),
-    "seed": ("seed", "随机种子"),
-    "accumulate_grad_batches": ("accumulated batches", "梯度累积批数"),
-    "tolerance": ("tolerance", "容差"),
+    "parameters": ("Parameters", "参数量"),
+    "tolerance": ("Tolerance", "容差"),
     "differs": ("differs", "不同"),
     "config": ("Model configuration (YAML)", "模型配置（YAML）"),
-    "config_of": ("Model configuration of {side} (YAML)", "{side} 的模型配置（YAML）"),
     "config_differs": ("Configuration keys that differ", "不同的配置键"),
     "config_same": ("Both model configurations are the same.", "双方模型配置相同。"),
-    "again": ("Make this report again", "重新生成本报告"),
-    "again_run": (
-        "Run both sides and compare, with this run's configuration and overrides:",
-        "用本次的配置与覆盖项运行双方并比较：",
-    ),
-    "again_compare": ("Compare two recordings that exist:", "比较已有的两份记录："),
 }
 
 words = Phrases(TEXTS)
@@ -235,6 +200,7 @@ words = Phrases(TEXTS)
 NOTES: dict[str, str] = {
     "only in NeMo's recording": "仅在 NeMo 的记录中",
     "only in NeMo's model": "仅在 NeMo 的模型中",
+    "only in our model": "仅在我方的模型中",
     "only in ours": "仅在我方",
     "passes no tensor": "不传递张量",
     "its input": "其输入",

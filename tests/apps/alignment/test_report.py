@@ -70,7 +70,7 @@ def test_identical_runs_are_called_bit_identical_with_what_was_compared():
     assert "Bit-identical" in text
     assert f"2 steps, {calls} layer calls" in text
     assert f"all {numbers:,} numbers" in text
-    assert "113,106,000 = 113,106,000" in text
+    assert Page(render(comparison)).english.count("113,106,000") == 2
 
 
 def test_a_difference_names_the_first_layer_that_diverges_and_the_first_bit():
@@ -119,9 +119,7 @@ def test_a_replay_says_what_it_does_not_compare():
     comparison.ours = {**comparison.ours, "replay": True}
     for step in comparison.steps:
         step.weights.items.clear()
-    page = Page(render(comparison))
-    assert "the random streams are not" in page.english
-    assert "nest-ssl align --steps 3 --save-steps 0,1 --seed 42 --replay --atol 1e-05" in page.english
+    assert "the random streams are not" in Page(render(comparison)).english
 
 
 def test_names_of_a_recording_never_become_markup():
@@ -132,7 +130,7 @@ def test_names_of_a_recording_never_become_markup():
         section.only_nemo.append(attack)
     hostile = {"versions": {attack: attack}, "seed": attack, "device": attack, "config": {attack: {attack: attack}}}
     comparison.nemo = {**comparison.nemo, **hostile}
-    page = Page(render(comparison, title=attack))
+    page = Page(render(comparison))
     assert len(page.all("script")) == 1
     assert not page.all("img")
     assert page.english.count("<script>alert(1)</script>") > 20
@@ -160,26 +158,23 @@ def test_every_layer_stands_in_the_chart_and_the_first_divergence_is_marked():
     assert "exactly equal" in charts[1]
 
 
-@pytest.mark.parametrize("at", [300, 500])  # more mismatches than a table's rows, and fewer
-def test_every_mismatch_is_listed_first_and_long_tables_of_equals_are_cut_short(at: int):
-    comparison = diverging(at=at, layers=100)
+def test_every_value_that_differs_is_listed_and_equal_ones_are_counted():
+    comparison = diverging(at=300, layers=100)
     source = render(comparison)
     layers = comparison.steps[0].layers
-    tables = re.findall(r'<table class="values">.*?</table>', source, re.DOTALL)
-    named = next(table for table in tables if ">encoder.<wbr>layers.<wbr>99.<wbr>norm_out</code>" in table)
-    rows = re.findall(r'<th scope="row"><code>(.*?)</code>', named.replace("<wbr>", ""))
-    mismatches = [item.name for item in layers.mismatches]
-    assert rows[: len(mismatches)] == mismatches
-    assert len(rows) == max(200, len(mismatches))
-    assert f"{len(layers.items) - len(rows)} more rows" in Page(source).english
+    (table,) = re.findall(r'<table class="values">.*?</table>', source, re.DOTALL)
+    rows = re.findall(r'<td>(\d+)<th scope="row"><code>(.*?)</code>', table.replace("<wbr>", ""))
+    differing = [(str(place), item.name) for place, item in enumerate(layers.items, start=1) if not item.identical]
+    assert rows == differing
+    assert rows[1:] == [row for row in rows if row[1] in {item.name for item in layers.mismatches}]
+    assert f"{layers.matched} of {len(layers.items)} match" in Page(source).english
 
 
-def test_names_of_one_side_come_with_the_reason():
+def test_layers_that_one_side_calls_come_with_the_reason():
     comparison = identical()
     comparison.steps[0].layers.only_nemo.append("encoder.pre_encode.conv")
     page = Page(render(comparison)).english
-    assert "Names that only one side has" in page
-    assert "the layer around it holds its result and is compared" in page
+    assert "the layer around each holds its result and is compared: encoder.pre_encode.conv" in page
 
 
 def test_configurations_are_shown_with_the_keys_that_differ():
@@ -228,7 +223,7 @@ def test_both_languages_say_every_text_with_the_same_values():
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(0.0, "0"), (1.234e-7, "1.2e-07"), (math.inf, "∞"), (math.nan, "NaN"), (5e-324, "4.9e-324")]
+    ("value", "shown"), [(0.0, "0"), (1.234e-7, "1.2e-07"), (math.inf, "inf"), (math.nan, "nan"), (5e-324, "4.9e-324")]
 )
 def test_differences_are_short_and_only_zero_is_shown_as_zero(value: float, shown: str):
     assert difference(value) == shown
@@ -237,8 +232,7 @@ def test_differences_are_short_and_only_zero_is_shown_as_zero(value: float, show
 def test_the_page_is_written_whole_even_with_names_that_no_encoding_has(tmp_path: Path):
     comparison = identical()
     comparison.steps[0].layers.items[0] = replace(comparison.steps[0].layers.items[0], name="lone \ud800 surrogate")
-    write_report(comparison, tmp_path / "new" / "report.html", title="A & B")
+    write_report(comparison, tmp_path / "new" / "report.html")
     written = (tmp_path / "new" / "report.html").read_text("utf-8")
-    assert "A &amp; B" in written
     assert written.endswith("</html>\n")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["report.html"]

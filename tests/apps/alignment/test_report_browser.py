@@ -27,7 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     comparison.nemo = {**comparison.nemo, "device": _ATTACK}
     comparison.curves = [CurvePoint(n, (9 - n / 100, 9 - n / 101), (2.0, 2.0), (1e-4, 1e-4)) for n in range(100)]
     path = tmp_path_factory.mktemp("report") / "report.html"
-    write_report(comparison, path, title=_ATTACK)
+    write_report(comparison, path)
     return path
 
 
