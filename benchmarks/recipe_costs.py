@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 
 from benchmarks.flops import training_flops
 from nest_ssl.apps.alignment.parameters import our_parameters
+from nest_ssl.apps.alignment.sections import parameter_count
 from nest_ssl.config.command_line import parse_command_line
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.presets import preset_folder
@@ -72,8 +73,7 @@ class Recipe:
 
     @property
     def parameters(self) -> int:
-        inventory = our_parameters(OmegaConf.create(self.config["model"]))
-        return sum(tensor.count for tensor in inventory.values() if tensor.kind != "buffer")
+        return parameter_count(our_parameters(OmegaConf.create(self.config["model"])))
 
     @property
     def flops_per_second(self) -> float:

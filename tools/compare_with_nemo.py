@@ -5,7 +5,6 @@ python tools/compare_with_nemo.py                            # Large; NeMo in th
 python tools/compare_with_nemo.py --all-sizes                # every preset of config/size
 python tools/compare_with_nemo.py +size=small --nemo-python PATH
 python tools/compare_with_nemo.py --archive model.nemo       # without NeMo: with an archive that it saved
-python tools/compare_with_nemo.py --recording saved_nemo_outputs   # or with a recording of its training script
 """
 
 import sys
@@ -14,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also works where the package is not installed
 
 try:
-    from nest_ssl.apps.alignment.parameters_command import main
+    from nest_ssl.apps.alignment.parameters import main
 except ModuleNotFoundError as error:
     print(
         f"error: {error.name} is not installed here; activate .venv first (python start.py makes it)", file=sys.stderr

@@ -132,8 +132,3 @@ def test_every_preset_size_has_nemos_parameters(nemo: str, tmp_path: Path) -> No
     lines = run([sys.executable, tool, "--all-sizes", "--nemo-python", nemo], tmp_path).splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["small", "medium", "large", "xlarge", "xxlarge"]
     assert lines[3].split()[1:4] == ["113,106,000", "113,106,000", "112,964,608"]
-
-
-def test_the_recorded_model_can_be_compared_without_nemo(aligned: Path, tmp_path: Path) -> None:
-    tool = str(ROOT / "tools" / "compare_with_nemo.py")
-    run([sys.executable, tool, "--recording", str(aligned / "nemo"), "model.num_books=2", *SMALL], tmp_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -23,6 +22,7 @@ from nest_ssl.apps.alignment.sections import (
     compare_structure,
     compare_tables,
     compare_tensors,
+    parameter_count,
     state_of,
 )
 from nest_ssl.environments import NEWEST_NEMO
@@ -170,7 +170,7 @@ def compare(
         tolerance=tolerance,
         structure=compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
         initial_weights=initial_weights,
-        parameters=(_parameter_count(nemo), _parameter_count(ours)),
+        parameters=(parameter_count(nemo.structure["tensors"]), parameter_count(ours.structure["tensors"])),
         steps=[_compare_step(nemo.step(number), ours.step(number), tolerance, half, replayed) for number in chosen],
         curves=list(_curves(nemo.metadata, ours.metadata)),
     )
@@ -266,8 +266,3 @@ def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[Curv
             other = by_step[entry["step"]]
             pairs = ((float(entry[name]), float(other[name])) for name in CURVES)
             yield CurvePoint(entry["step"], *pairs)
-
-
-def _parameter_count(recording: Recording) -> int:
-    tensors = recording.structure["tensors"].values()
-    return sum(math.prod(tensor["shape"]) for tensor in tensors if tensor["kind"] != "buffer")

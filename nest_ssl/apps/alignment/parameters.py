@@ -1,14 +1,14 @@
-"""Compare the tensors of our model and NeMo's: names, shapes, types and counts."""
+"""`tools/compare_with_nemo.py`: compare the tensors of our model with NeMo's: names, shapes, types and counts."""
 
 from __future__ import annotations
 
+import argparse
 import json
-import math
 import subprocess
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,63 +16,66 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.apps.alignment.recorder import dtype_name, structure_of
-from nest_ssl.apps.alignment.recording import Recording
+from nest_ssl.apps.alignment.sections import Structure, compare_structure, parameter_count
 from nest_ssl.checkpoint import load_nemo
+from nest_ssl.config.command_line import DEFAULT_CONFIG
+from nest_ssl.config.compose import compose
+from nest_ssl.environments import installed_nemo
 from nest_ssl.errors import NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
+from nest_ssl.printable import say, say_lines
 
+SAME, DIFFERENT, NOTHING_COMPARED = 0, 1, 2
 _NEMO_SIDE = Path(__file__).with_name("nemo_parameters.py")
 _SHOWN = 10  # differences in full
-_ALL, _LEARNING = "all parameters", "trainable"
+_ALL, _TRAINABLE = "all parameters", "trainable"
 
 
-@dataclass(frozen=True)
-class TensorKind:
-    """A tensor's shape, type and kind: trainable, frozen or buffer, or unknown (from an archive)."""
+def main(argv: Sequence[str] | None = None, description: str | None = __doc__) -> int:
+    """Return 0 if both have the same tensors, 1 if they differ, 2 if nothing could be compared."""
+    from nest_ssl.config.presets import preset_folder
 
-    shape: tuple[int, ...]
-    dtype: str
-    kind: str | None = None
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    def __str__(self) -> str:
-        return f"{list(self.shape)} {self.dtype}" + (f" {self.kind}" if self.kind else "")
-
-
-Inventory = Mapping[str, TensorKind]
-
-
-@dataclass(frozen=True)
-class ParameterComparison:
-    """The tensors of both models, and their differences."""
-
-    ours: Inventory
-    theirs: Inventory
-    differences: list[str] = field(default_factory=list)
+    options, folder = _parse(argv, description), preset_folder()
+    sizes = [f"+size={path.stem}" for path in (folder / "size").glob("*.yaml")] if options.all_sizes else []
+    try:
+        overrides = [[size, *options.overrides] for size in sizes] or [options.overrides]
+        cfgs = [compose(folder, options.config_name, changes).model for changes in overrides]
+        models = [our_parameters(cfg) for cfg in cfgs]
+        if options.archive is not None:
+            theirs = [archive_parameters(options.archive, models[0])]
+        else:
+            theirs = nemo_parameters(cfgs, _nemo_python(options.nemo_python))
+    except (NestError, OSError) as error:
+        say(f"error: {error}", error=True)
+        return NOTHING_COMPARED
+    if options.all_sizes:
+        names = (size.removeprefix("+size=") for size in sizes)
+        say_lines(table_of_sizes(dict(zip(names, zip(models, theirs, strict=True), strict=True))))
+    else:
+        say_lines(report(models[0], theirs[0], options.list))
+    return SAME if models == theirs else DIFFERENT
 
 
-def our_parameters(cfg: DictConfig) -> Inventory:
+def our_parameters(cfg: DictConfig) -> Structure:
     """Return the tensors of our model of a `model` node, without allocating them."""
     with torch.device("meta"):
-        model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
-    return _inventory(structure_of(model)["tensors"])
+        tensors: Structure = structure_of(EncDecDenoiseMaskedTokenPredModel(cfg=cfg))["tensors"]
+    return tensors
 
 
-def archive_parameters(path: Path) -> Inventory:
-    """Return the tensors in a `.nemo` archive."""
-    tensors = load_nemo(path).state_dict.items()
-    return {name: TensorKind(tuple(tensor.shape), dtype_name(tensor)) for name, tensor in tensors}
+def archive_parameters(path: Path, ours: Structure) -> Structure:
+    """Return the tensors in a `.nemo` archive; it does not say which are trainable, so their kinds are ours."""
+    return {
+        name: {
+            "shape": list(tensor.shape),
+            "dtype": dtype_name(tensor),
+            "kind": ours[name]["kind"] if name in ours else "of unknown kind",
+        }
+        for name, tensor in load_nemo(path).state_dict.items()
+    }
 
 
-def recorded_parameters(folder: Path) -> Inventory:
-    """Return the tensors of the model of a recording."""
-    return _inventory(Recording(folder).structure["tensors"])
-
-
-def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Inventory]:
+def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Structure]:
     """Return the tensors of NeMo's models of the same nodes, built by an interpreter that has NeMo."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder) / f"model_{index}.yaml" for index in range(len(cfgs))]
@@ -85,59 +88,70 @@ def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Inventory]:
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1:] or ["no message"]
         raise NestError(f"{python}: NeMo could not build the model: {reason[0]}")
-    return [_inventory(tensors) for tensors in json.loads(run.stdout.splitlines()[-1])]
+    models: list[Structure] = json.loads(run.stdout.splitlines()[-1])
+    return models
 
 
-def _inventory(tensors: Mapping[str, Any]) -> Inventory:
-    return {name: TensorKind(tuple(t["shape"]), t["dtype"], t["kind"]) for name, t in tensors.items()}
-
-
-def compare_parameters(ours: Inventory, theirs: Inventory) -> ParameterComparison:
-    """Find every tensor that is missing or different on one side; an archive does not say which are trainable."""
-    theirs = {
-        name: replace(t, kind=t.kind or (ours[name].kind if name in ours else None)) for name, t in theirs.items()
-    }
-    differences = [f"{name}: only in NeMo's, {theirs[name]}" for name in theirs if name not in ours]
-    differences += [f"{name}: only in ours, {ours[name]}" for name in ours if name not in theirs]
-    for name in ours.keys() & theirs.keys():
-        if ours[name] != theirs[name]:
-            differences.append(f"{name}: ours {ours[name]}, NeMo's {theirs[name]}")
-    return ParameterComparison(ours, theirs, sorted(differences))
-
-
-def report(comparison: ParameterComparison, every_tensor: bool = False) -> str:
+def report(ours: Structure, theirs: Structure, every_tensor: bool = False) -> str:
     """Return totals by module of both sides, the first differences, and the verdict."""
-    ours, theirs = _totals(comparison.ours), _totals(comparison.theirs)
+    our_totals, their_totals = _totals(ours), _totals(theirs)
     lines = [f"{'module':<24}{'ours':>16}{'NeMo':>16}"]
-    lines += [f"{name:<24}{ours[name]:>16,}{theirs[name]:>16,}" for name in dict.fromkeys([*ours, *theirs])]
+    for name in dict.fromkeys([*our_totals, *their_totals]):
+        lines.append(f"{name:<24}{our_totals[name]:>16,}{their_totals[name]:>16,}")
     if every_tensor:
-        lines += ["", *(f"{name}  {kind}" for name, kind in comparison.ours.items())]
-    lines += ["", *comparison.differences[:_SHOWN]]
-    if comparison.differences:
-        lines.append(f"DIFFERENT: {len(comparison.differences)} of {len(comparison.theirs)} tensors")
+        lines += ["", *(f"{name}  {t['shape']} {t['dtype']} {t['kind']}" for name, t in ours.items())]
+    differences = _differences(ours, theirs)
+    lines += ["", *differences[:_SHOWN]]
+    if differences:
+        lines.append(f"DIFFERENT: {len(differences)} of {len(theirs)} tensors")
     else:
-        lines.append(f"THE SAME: {len(comparison.ours)} tensors, equal in name, shape and type")
+        lines.append(f"THE SAME: {len(ours)} tensors, equal in name, shape and type")
     return "\n".join(lines)
 
 
-def table_of_sizes(comparisons: Mapping[str, ParameterComparison]) -> str:
-    """Return one line per size: parameters of both sides, trainable ones, and whether all tensors agree."""
+def table_of_sizes(models: Mapping[str, tuple[Structure, Structure]]) -> str:
+    """Return one line per size, the smallest first: parameters of both sides, trainable ones, and whether all agree."""
     lines = [f"{'size':<12}{'ours':>16}{'NeMo':>16}{'trainable':>16}  tensors"]
-    for name, comparison in comparisons.items():
-        ours, theirs = _totals(comparison.ours), _totals(comparison.theirs)
-        same = f"{len(comparison.ours)} the same" if not comparison.differences else "DIFFERENT"
-        counts = f"{ours[_ALL]:>16,}{theirs[_ALL]:>16,}{ours[_LEARNING]:>16,}"
-        lines.append(f"{name:<12}{counts}  {same}")
-    return "\n".join([*lines, *(line for c in comparisons.values() for line in c.differences[:_SHOWN])])
+    differences = []
+    for size, (ours, theirs) in sorted(models.items(), key=lambda entry: parameter_count(entry[1][0])):
+        totals, found = _totals(ours), _differences(ours, theirs)
+        differences += found[:_SHOWN]
+        counts = f"{totals[_ALL]:>16,}{parameter_count(theirs):>16,}{totals[_TRAINABLE]:>16,}"
+        lines.append(f"{size:<12}{counts}  {'DIFFERENT' if found else f'{len(ours)} the same'}")
+    return "\n".join([*lines, *differences])
 
 
-def _totals(inventory: Inventory) -> Counter[str]:
+def _differences(ours: Structure, theirs: Structure) -> list[str]:
+    return [f"{item.name}: {item.note}" for item in compare_structure(theirs, ours).mismatches]
+
+
+def _totals(tensors: Structure) -> Counter[str]:
     """Count the numbers in each top-level module, in all parameters, and in the trainable ones."""
     totals: Counter[str] = Counter()
-    for name, tensor in inventory.items():
-        if tensor.kind != "buffer":
-            totals[name.partition(".")[0]] += tensor.count
-    modules = list(totals)
-    totals[_ALL] = sum(totals[name] for name in modules)
-    totals[_LEARNING] = sum(tensor.count for tensor in inventory.values() if tensor.kind == "trainable")
-    return totals
+    for name, tensor in tensors.items():
+        totals[name.partition(".")[0]] += parameter_count({name: tensor})
+    trainable = {name: tensor for name, tensor in tensors.items() if tensor["kind"] == "trainable"}
+    return +totals + Counter({_ALL: parameter_count(tensors), _TRAINABLE: parameter_count(trainable)})
+
+
+def _nemo_python(given: str | None) -> str:
+    python = given or installed_nemo()
+    if python is None:
+        raise NestError("NeMo is not installed here; give --nemo-python, or --archive with a .nemo file")
+    return str(python)
+
+
+def _parse(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
+    parser.add_argument("--config-name", default=DEFAULT_CONFIG, help="file in config/ (default: %(default)s)")
+    parser.add_argument("--nemo-python", help="an interpreter that has NeMo")
+    against = parser.add_mutually_exclusive_group()
+    against.add_argument("--archive", type=Path, help="compare with a .nemo file instead of NeMo")
+    against.add_argument("--all-sizes", action="store_true", help="compare every preset size")
+    parser.add_argument("--list", action="store_true", help="list every tensor")
+    return parser.parse_intermixed_args(argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ from torch import Tensor
 from nest_ssl.apps.alignment.recorder import TensorDigest, dtype_name
 
 State = Literal["identical", "within", "different"]
+Structure = Mapping[str, Mapping[str, Any]]  # shape, dtype and kind (trainable, frozen, buffer) of a model's tensors
 _TINY = 1e-30
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
 NO_MASKED_FRAME = "no frame was masked: NaN in NeMo, 0 in ours (docs/numerics.md)"
@@ -108,8 +109,13 @@ def worst_of(items: Iterable[Compared]) -> Compared | None:
     return max(different, key=lambda item: (item.measured, item.max_abs), default=None)
 
 
-def compare_structure(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Section:
-    """Compare shape, type and kind (trainable, frozen, buffer) of all tensors of two models, as recorded."""
+def parameter_count(tensors: Structure) -> int:
+    """Return how many numbers the parameters have, without buffers."""
+    return sum(math.prod(tensor["shape"]) for tensor in tensors.values() if tensor["kind"] != "buffer")
+
+
+def compare_structure(theirs: Structure, ours: Structure) -> Section:
+    """Compare shape, type and kind of all tensors of two models."""
     section = Section("structure")
     for name in dict.fromkeys([*theirs, *ours]):
         note = ""
