@@ -17,7 +17,6 @@ import nest_ssl
 from nest_ssl.apps.alignment.recorder import (
     FORMAT,
     LayerListener,
-    RecordedTensors,
     empty_recording,
     gradients_of,
     listen_to_forward,
@@ -101,7 +100,14 @@ def _replay_step(
         "grad_norm": total_norm(gradients.values()),
         "lr": step.metadata.get("lr", 0.0),
     }
-    write_step(folder, summary, RecordedTensors(batch, outputs, loss.detach(), gradients, None, listener.by_layer()))
+    tensors = {
+        "batch.pt": batch,
+        "forward_output.pt": outputs,
+        "loss.pt": loss.detach(),
+        "parameter_gradients.pt": gradients,
+        "layer_outputs.pkl": listener.by_layer(),
+    }
+    write_step(folder, summary, tensors)
     return summary
 
 

@@ -13,9 +13,8 @@ read by `torch.load(..., weights_only=True)`.
 
 from .batch_listener import BatchListener, TrainedBatch, gradients_of, listen_to_forward, total_norm
 from .callback import Recorder, show_messages
-from .digest import KEEP_WHOLE, TensorDigest, keep
-from .environment import dtype_name, machine_versions, structure_of
-from .folder import FORMAT, RecordedTensors, empty_recording, write_plain, write_step
+from .description import KEEP_WHOLE, TensorDigest, dtype_name, keep, machine_versions, structure_of
+from .folder import FORMAT, empty_recording, write_plain, write_step
 from .layer_listener import LayerListener
 from .recording_options import RecorderOptions, RecordingError, parse_steps, require_exact
 
@@ -24,7 +23,6 @@ __all__ = [
     "KEEP_WHOLE",
     "BatchListener",
     "LayerListener",
-    "RecordedTensors",
     "Recorder",
     "RecorderOptions",
     "RecordingError",

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from .batch_listener import BatchListener, TrainedBatch
-from .environment import machine_versions, structure_of
-from .folder import FORMAT, RecordedTensors, empty_recording, write_plain, write_step
+from .description import machine_versions, structure_of
+from .folder import FORMAT, empty_recording, write_plain, write_step
 from .layer_listener import GIGABYTE, LayerListener
 from .recording_options import RecorderOptions, RecordingError, require_exact
 
@@ -99,11 +99,15 @@ class Recorder(BatchListener):
 
     def _save(self, model: nn.Module, batch: TrainedBatch, summary: Mapping[str, Any], layers: LayerListener) -> None:
         assert batch.loss is not None
-        weights = dict(model.state_dict())
-        loss = batch.loss.to("cpu")
-        tensors = RecordedTensors(batch.fields, batch.outputs, loss, batch.gradients, weights, layers.by_layer())
-        summary = {**summary, "layer_calls_left_out": layers.left_out}
-        size = write_step(self.options.output_dir, summary, tensors)
+        tensors = {
+            "batch.pt": batch.fields,
+            "forward_output.pt": batch.outputs,
+            "loss.pt": batch.loss.to("cpu"),
+            "parameter_gradients.pt": batch.gradients,
+            "parameter_weights.pt": dict(model.state_dict()),  # after the optimizer's step
+            "layer_outputs.pkl": layers.by_layer(),
+        }
+        size = write_step(self.options.output_dir, {**summary, "layer_calls_left_out": layers.left_out}, tensors)
         self._write_metadata()
         _log.info("recorded step %d: %s, %.1f s", batch.step, _readable(size), time.monotonic() - self._started)
         if layers.left_out:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import pickle
 import re
 import shutil
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from .recording_options import RecordingError
 
@@ -19,31 +17,14 @@ FORMAT = 1
 _LOCK = ".nest_ssl.lock"  # of nest_ssl/folder_lock.py, which NeMo's environment does not have
 
 
-@dataclasses.dataclass(frozen=True)
-class RecordedTensors:
-    """The tensors of one step, on the CPU."""
-
-    batch: dict[str, Any]
-    outputs: dict[str, Tensor]
-    loss: Tensor
-    gradients: dict[str, Tensor]
-    weights: dict[str, Tensor] | None  # after the optimizer's step
-    layers: dict[str, list[dict[str, Any]]]
-
-
-def write_step(folder: Path, summary: Mapping[str, Any], tensors: RecordedTensors) -> int:
-    """Write `step_N` under a temporary name, rename it when it is complete, and return its size in bytes."""
+def write_step(folder: Path, summary: Mapping[str, Any], tensors: Mapping[str, Any]) -> int:
+    """Write `step_N`, with the tensors of each file by its name, completely or not at all; return its size in bytes."""
     final = folder / f"step_{summary['step']}"
     partial = final.with_name(f".{final.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    torch.save(tensors.batch, partial / "batch.pt")
-    torch.save(tensors.outputs, partial / "forward_output.pt")
-    torch.save(tensors.loss, partial / "loss.pt")
-    torch.save(tensors.gradients, partial / "parameter_gradients.pt")
-    if tensors.weights is not None:
-        torch.save(tensors.weights, partial / "parameter_weights.pt")
-    torch.save(tensors.layers, partial / "layer_outputs.pkl")
+    for name, content in tensors.items():
+        torch.save(content, partial / name)
     size = sum(file.stat().st_size for file in partial.iterdir())
     write_plain({**summary, "bytes": size}, partial / "metadata.pkl")
     partial.rename(final)

@@ -1,27 +1,53 @@
-"""Describe a model and its machine in plain values."""
+"""Describe tensors, models and the machine in plain values."""
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import lightning
 import torch
 from torch import Tensor, nn
 
+KEEP_WHOLE = 1 << 16  # elements
+SAMPLE = 1 << 12
+
+
+class TensorDigest(TypedDict):
+    """The digest of a large tensor, which `torch.load(..., weights_only=True)` reads."""
+
+    sha256: str
+    shape: tuple[int, ...]
+    dtype: str
+    sample: Tensor  # shows how large a difference is
+
+
+def keep(tensor: Tensor) -> Tensor | TensorDigest:
+    """Return a copy of a small tensor; of a large one a digest and a sample, which show whether another is equal."""
+    tensor = tensor.detach()
+    if tensor.numel() <= KEEP_WHOLE:
+        return tensor.clone()
+    flat = tensor.contiguous().flatten()
+    flat = flat + 0  # -0.0 and 0.0 are equal, their bytes are not
+    return {
+        "sha256": hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).hexdigest(),
+        "shape": tuple(tensor.shape),
+        "dtype": str(tensor.dtype),
+        "sample": flat[:: max(1, flat.numel() // SAMPLE)].clone(),
+    }
+
 
 def structure_of(model: nn.Module) -> dict[str, Any]:
     """Return the names, shapes and types of a model's tensors, and the classes of its layers."""
     parameters = dict(model.named_parameters())
-    tensors = {
-        name: {
-            "shape": list(tensor.shape),
-            "dtype": dtype_name(tensor),
-            "kind": "buffer" if name not in parameters else _kind(parameters[name]),
-        }
-        for name, tensor in model.state_dict().items()
-    }
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        kind = "buffer"
+        if name in parameters:
+            kind = "trainable" if parameters[name].requires_grad else "frozen"
+        tensors[name] = {"shape": list(tensor.shape), "dtype": dtype_name(tensor), "kind": kind}
     layers = {name: type(module).__name__ for name, module in model.named_modules(remove_duplicate=False) if name}
     return {"tensors": tensors, "layers": layers}
 
@@ -29,10 +55,6 @@ def structure_of(model: nn.Module) -> dict[str, Any]:
 def dtype_name(tensor: Tensor) -> str:
     """Return the short name of a tensor's type, such as `float32`."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _kind(parameter: nn.Parameter) -> str:
-    return "trainable" if parameter.requires_grad else "frozen"
 
 
 def machine_versions() -> dict[str, str]:
