@@ -30,7 +30,6 @@ from nest_ssl.errors import CheckpointError
 
 CurveName = Literal["loss", "grad_norm", "lr"]
 CURVES: tuple[CurveName, ...] = ("loss", "grad_norm", "lr")
-HALF_TOLERANCE = 2.0**-10  # relative: one unit in the last place of half precision
 
 
 @dataclass
@@ -159,7 +158,6 @@ def compare(
     chosen = [step for step in nemo.steps if step in ours.steps] if steps is None else steps
     if not chosen:
         raise CheckpointError(f"{nemo.folder} and {ours.folder} have no step in common")
-    half = bool(nemo.metadata.get("half") or ours.metadata.get("half"))
     replayed = bool(ours.metadata.get("replay"))
     initial_weights = Section("initial weights")
     if not replayed:
@@ -171,14 +169,12 @@ def compare(
         structure=compare_structure(nemo.structure["tensors"], ours.structure["tensors"]),
         initial_weights=initial_weights,
         parameters=(parameter_count(nemo.structure["tensors"]), parameter_count(ours.structure["tensors"])),
-        steps=[_compare_step(nemo.step(number), ours.step(number), tolerance, half, replayed) for number in chosen],
+        steps=[_compare_step(nemo.step(number), ours.step(number), tolerance, replayed) for number in chosen],
         curves=list(_curves(nemo.metadata, ours.metadata)),
     )
 
 
-def _compare_step(
-    theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, half: bool, replayed: bool
-) -> StepComparison:
+def _compare_step(theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, replayed: bool) -> StepComparison:
     their_loss, our_loss = theirs.loss, ours.loss
     weights = Section("weights")
     their_weights, our_weights = theirs.weights, ours.weights
@@ -191,7 +187,6 @@ def _compare_step(
             outputs.pop("masks", None)
     else:
         batch = compare_tables("batch", _tensors(theirs.batch), _tensors(ours.batch), tolerance)
-    layer_tolerance = replace(tolerance, rtol=max(tolerance.rtol, HALF_TOLERANCE)) if half else tolerance
     return StepComparison(
         step=theirs.number,
         losses=(float(their_loss), float(our_loss)),
@@ -200,7 +195,7 @@ def _compare_step(
         loss=Section("loss", [compare_loss(their_loss, our_loss, tolerance)]),
         gradients=compare_tables("gradients", theirs.gradients, ours.gradients, tolerance),
         weights=weights,
-        layers=_compare_layers(theirs.layers, ours.layers, layer_tolerance),
+        layers=_compare_layers(theirs.layers, ours.layers, tolerance),
     )
 
 

@@ -235,7 +235,6 @@ def _check_replayable(theirs: Recording) -> None:
     contexts = encoder.get("att_context_size")
     several = isinstance(contexts, list) and contexts and isinstance(contexts[0], list) and len(contexts) > 1
     reasons = {
-        "the layers in half precision; record with save_half=false": theirs.metadata.get("half"),
         "accumulated gradients; record with trainer.accumulate_grad_batches=1": (
             theirs.metadata.get("accumulate_grad_batches", 1) != 1
         ),

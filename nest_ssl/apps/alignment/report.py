@@ -10,7 +10,7 @@ import yaml
 from markupsafe import Markup
 
 from nest_ssl.apps.alignment import charts, verdict
-from nest_ssl.apps.alignment.compare import HALF_TOLERANCE, Comparison
+from nest_ssl.apps.alignment.compare import Comparison
 from nest_ssl.apps.alignment.sections import Compared, Section
 from nest_ssl.apps.alignment.texts import difference, note_words, words
 from nest_ssl.apps.pages import page
@@ -86,12 +86,10 @@ def _table(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 page.templates(FOLDER).globals.update(
     words=words,
-    difference=difference,
     note_words=note_words,
     charts=charts,
     verdict=verdict,
     symbols=charts.SYMBOLS,
-    half_tolerance=HALF_TOLERANCE,
     columns=lambda keys: [words(key) for key in keys],
     parts=_parts,
     shown=_shown,

@@ -155,10 +155,6 @@ TEXTS: dict[str, tuple[str, str]] = {
         "Stripes are blocks of the model; a number is a layer of the encoder.",
         "条纹表示模型的各个模块；单独的数字是编码器的层号。",
     ),
-    "half_rule": (
-        "Layers were stored in half precision; for them the relative part is at least {rtol}.",
-        "各层以半精度保存；对它们相对部分至少为 {rtol}。",
-    ),
     "curves": ("Loss and gradient norm", "损失与梯度范数"),
     "curve_loss": ("Loss", "损失"),
     "curve_grad_norm": ("Gradient norm", "梯度范数"),

@@ -32,7 +32,6 @@ class RunSettings(Node):
     output_dir: str | None = None
     save_steps: Any = setting((0,), kind=either([whole(0), TEXT, LIST]))
     save_layers: Any = setting(("*",), kind=either([TEXT, LIST]))
-    save_half: bool = False
     save_max_gb: float = setting(8.0, above=0)
 
 

@@ -30,7 +30,7 @@ _TRAINER = (
     *("detect_anomaly", "barebones", "reload_dataloaders_every_n_epochs", "default_root_dir", "model_registry"),
 )
 IN_EFFECT = (
-    *("name", "output_dir", "save_steps", "save_layers", "save_half", "save_max_gb", "init_strict"),
+    *("name", "output_dir", "save_steps", "save_layers", "save_max_gb", "init_strict"),
     "exp_manager.*",
     *(f"trainer.{name}" for name in _TRAINER),
     *("model.train_ds.*", "model.validation_ds.*", "model.test_ds.*"),  # loaders are rebuilt

@@ -69,7 +69,6 @@ def set_metadata(folder: Path, **changes: Any) -> Recording:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"half": True}, "record with save_half=false"),
         ({"accumulate_grad_batches": 4}, "record with trainer.accumulate_grad_batches=1"),
         ({"precision": "16-mixed"}, "record with trainer.precision=32"),
         ({"config__encoder__stochastic_depth_drop_prob": 0.1}, "stochastic_depth_drop_prob=0"),

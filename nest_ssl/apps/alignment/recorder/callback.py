@@ -40,7 +40,6 @@ class Recorder(BatchListener):
             "versions": {**versions, **machine_versions()},
             "config": config,
             "layers": list(options.save_layers),
-            "half": options.save_half,
             "history": [],
         }
         self._history: list[dict[str, Any]] = self._metadata["history"]
@@ -75,7 +74,7 @@ class Recorder(BatchListener):
         if trainer.is_global_zero and self.wants(trainer.global_step):
             options = self.options
             self._started = time.monotonic()
-            self._layers = LayerListener(pl_module, options.save_layers, options.save_half, options.save_max_gb)
+            self._layers = LayerListener(pl_module, options.save_layers, options.save_max_gb)
 
     def on_batch_recorded(self, model: nn.Module, batch: TrainedBatch) -> None:
         if batch.grad_norm is None:  # more batches are accumulated
@@ -112,8 +111,7 @@ class Recorder(BatchListener):
         _log.info("recorded step %d: %s, %.1f s", batch.step, _readable(size), time.monotonic() - self._started)
         if layers.left_out:
             _log.warning(
-                "step %d: %d calls of layers were left out, beyond save_max_gb=%g; choose layers with save_layers, "
-                "or save_half=true",
+                "step %d: %d calls of layers were left out, beyond save_max_gb=%g; choose layers with save_layers",
                 *(batch.step, layers.left_out, self.options.save_max_gb),
             )
 

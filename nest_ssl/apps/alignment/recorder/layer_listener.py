@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 GIGABYTE = 1e9
@@ -33,11 +32,11 @@ class LayerListener:
     dither to the batch in place.
     """
 
-    def __init__(self, model: nn.Module, patterns: Iterable[str] = ("*",), half: bool = False, limit: float = 8.0):
+    def __init__(self, model: nn.Module, patterns: Iterable[str] = ("*",), limit: float = 8.0):
         self.calls: list[dict[str, Any]] = []
         self.left_out = 0  # calls beyond the limit
         self.bytes = 0
-        self._patterns, self._half, self._limit = tuple(patterns), half, limit * GIGABYTE
+        self._patterns, self._limit = tuple(patterns), limit * GIGABYTE
         self._running: list[_Call] = []
         self._copies: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
         places: dict[nn.Module, list[str]] = {}
@@ -112,8 +111,6 @@ class LayerListener:
         if known is not None and known[0]() is tensor and known[1] == tensor._version:
             return known[2]
         copy = tensor.detach().to("cpu", copy=True)
-        if self._half and copy.dtype in (torch.float32, torch.float64):
-            copy = copy.half()
         self.bytes += copy.numel() * copy.element_size()
         self._copies[id(tensor)] = (weakref.ref(tensor), tensor._version, copy)
         return copy

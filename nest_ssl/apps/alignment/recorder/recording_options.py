@@ -22,7 +22,6 @@ class RecorderOptions:
     output_dir: Path
     save_steps: tuple[int, ...] = (0,)
     save_layers: tuple[str, ...] = ("*",)  # patterns of layer names; none keeps no layer
-    save_half: bool = False  # layers in half precision, in half the space
     save_max_gb: float = 8.0  # of layers in one step, in memory and then on disk
 
     @classmethod
@@ -32,9 +31,7 @@ class RecorderOptions:
         folder = given.get("output_dir")
         if not isinstance(folder, str) or not folder:
             raise RecordingError("output_dir: missing; give the folder to record into: output_dir=./saved_outputs")
-        half, limit = given.get("save_half", False), given.get("save_max_gb", 8.0)
-        if not isinstance(half, bool):
-            raise RecordingError(f"save_half: is {half!r}; expected true or false")
+        limit = given.get("save_max_gb", 8.0)
         if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
             raise RecordingError(f"save_max_gb: is {limit!r}; expected gigabytes > 0")
         patterns = given.get("save_layers", "*")
@@ -44,7 +41,6 @@ class RecorderOptions:
             output_dir=Path(folder).expanduser().absolute(),
             save_steps=parse_steps(given.get("save_steps", 0)),
             save_layers=tuple(str(pattern).strip() for pattern in patterns or ()),
-            save_half=half,
             save_max_gb=float(limit),
         )
 
