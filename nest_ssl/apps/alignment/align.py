@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -56,18 +55,18 @@ class AlignmentRequest:
 
 def align(request: AlignmentRequest) -> Comparison:
     """Make both recordings, their comparison and the report, all in `request.output`."""
-    with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
-        return _align(request)
-
-
-def _align(request: AlignmentRequest) -> Comparison:
-    _prepare(request)
-    nemo = _run_nemo(request)
-    nest = _replay(nemo, request.output / "nest") if request.replay else _run_ours(request)
-    _log.info("comparing %d steps", len(nest.steps))
-    comparison = compare(nemo, nest, nest.steps, request.tolerance)
-    write_report(comparison, request.output / "report.html")
-    save_comparison(comparison, request.output / "comparison.json")
+    output = request.output
+    with lock_folder(output, "wait for its end, or give a new folder with --output"):
+        _prepare(request)
+        nemo = _run("NeMo", [request.nemo_python, str(_NEMO_SIDE)], output / "nemo")
+        if request.replay:
+            nest = _replay(nemo, output / "nest")
+        else:
+            nest = _run("nest_ssl", [sys.executable, "-m", "nest_ssl.apps.alignment.nest_side"], output / "nest")
+        _log.info("comparing %d steps", len(nest.steps))
+        comparison = compare(nemo, nest, nest.steps, request.tolerance)
+        write_report(comparison, output / "report.html")
+        save_comparison(comparison, output / "comparison.json")
     return comparison
 
 
@@ -132,10 +131,6 @@ def _settle_manifests(cfg: DictConfig, output: Path) -> None:
                 dataset[key] = paths if len(paths) > 1 else paths[0]
 
 
-def _run_nemo(request: AlignmentRequest) -> Recording:
-    return _run("NeMo", [request.nemo_python, str(_NEMO_SIDE)], request.output, request.output / "nemo")
-
-
 def _replay(nemo: Recording, folder: Path) -> Recording:
     """Replay all steps whose weights before the step were recorded, with the step before it or as initial weights."""
     steps = [step for step in nemo.steps if step == 0 or step - 1 in nemo.steps]
@@ -148,14 +143,9 @@ def _replay(nemo: Recording, folder: Path) -> Recording:
     return recording
 
 
-def _run_ours(request: AlignmentRequest) -> Recording:
-    program = [sys.executable, "-m", "nest_ssl.apps.alignment.nest_side"]
-    return _run("nest_ssl", program, request.output, request.output / "nest")
-
-
-def _run(name: str, program: list[str], output: Path, recording: Path) -> Recording:
+def _run(name: str, program: list[str], recording: Path) -> Recording:
     """Train and record in a separate process; its output goes to a log, the recorder's messages to the terminal."""
-    arguments = ["--config-path", str(output), "--config-name", "config", f"output_dir={recording}"]
+    arguments = ["--config-path", str(recording.parent), "--config-name", "config", f"output_dir={recording}"]
     log = recording.with_suffix(".log")
     started = time.monotonic()
     _log.info("%s is training; its messages go to %s", name, log)
@@ -169,25 +159,23 @@ def _run(name: str, program: list[str], output: Path, recording: Path) -> Record
             encoding="utf-8",
             errors="replace",
         )
+        assert process.stdout is not None
+        reason = "no message"  # the last line that is not empty
         try:
-            _follow(process, file, name)
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                reason = line.strip().removeprefix("error: ") or reason
+                if line.startswith(("recording ", "recorded step")):
+                    _log.info("%s: %s", name, line.strip())
+            process.wait()
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
-        raise NestError(f"{name} failed: {_reason(log)}; all of it is in {log}")
+        raise NestError(f"{name} failed: {reason}; all of it is in {log}")
     _log.info("%s is done in %.0f s", name, time.monotonic() - started)
     return Recording(recording)
-
-
-def _follow(process: subprocess.Popen[str], file: Any, name: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        file.write(line)
-        file.flush()
-        if line.startswith(("recording ", "recorded step")):
-            _log.info("%s: %s", name, line.strip())
-    process.wait()
 
 
 def _environment() -> Mapping[str, str]:
@@ -195,8 +183,3 @@ def _environment() -> Mapping[str, str]:
     root = str(Path(__file__).resolve().parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {"OMP_NUM_THREADS": str(torch.get_num_threads()), **os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"}
-
-
-def _reason(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
-    return lines[-1].removeprefix("error: ") if lines else "no message"
