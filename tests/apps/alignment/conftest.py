@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture(scope="session")
 def record(corpus: DummyCorpus) -> Callable[..., Path]:
-    """Train our small model with `train_with_saver.py`'s arguments; the folder of the recording."""
+    """Return a function that trains a small model as `train_with_saver.py` does, and returns its recording's folder."""
 
     def record(folder: Path, *overrides: str) -> Path:
         data = [f"model.train_ds.manifest_filepath={corpus.train_manifest}", "model.validation_ds=null"]
@@ -46,11 +46,11 @@ def record(corpus: DummyCorpus) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def recorded(record: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps; not to be written to."""
+    """A recording of two steps, shared by all tests: read only."""
     return record(tmp_path_factory.mktemp("recording") / "ours", "save_steps=0-1")
 
 
 @pytest.fixture
 def copied(recorded: Path, tmp_path: Path) -> Path:
-    """A copy of it, which a test may change."""
+    """A copy of the shared recording, which a test may change."""
     return Path(shutil.copytree(recorded, tmp_path / "copy"))

@@ -1,4 +1,4 @@
-"""Comparisons to render: of two runs that are the same, and of two that part at a layer."""
+"""Example comparisons to render: two runs that are identical, and two that diverge at a layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NUMBERS = 640
 
 
 def identical(layers: int = 2, steps: int = 2, logged: int = 3) -> Comparison:
-    """Two runs that are the same to the last bit."""
+    """Return the comparison of two runs that are the same to the last bit."""
     names = _layer_names(layers)
     weights = [f"{name}.weight" for name in names]
     compared = [
@@ -40,7 +40,7 @@ def identical(layers: int = 2, steps: int = 2, logged: int = 3) -> Comparison:
 
 
 def diverging(at: int = 10, by: float = 1e-3, layers: int = 2) -> Comparison:
-    """From the layer `at` on, counted from 0, both runs differ; just before it they differ within tolerance."""
+    """Return a comparison that differs from layer `at` (from 0) on, and within tolerance at the layer before."""
     comparison = identical(layers)
     items = comparison.steps[0].layers.items
     items[at - 1] = differing(items[at - 1], 1e-9)

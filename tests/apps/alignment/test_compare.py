@@ -1,4 +1,4 @@
-"""Two recordings side by side: what is equal, what is not, and where it begins."""
+"""Tests of the comparison of two recordings: which values are equal, and where differences begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder writes down what happened, and nothing happens differently because of it."""
+"""Tests of the recorder: it records what a run does, and does not change the run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEP_FILES = {
 
 
 class Watcher(pl.Callback):
-    """What a run did, seen without the recorder."""
+    """Collects what a run does, without the recorder."""
 
     def __init__(self) -> None:
         self.batches: list[Tensor] = []
@@ -54,7 +54,7 @@ class Watcher(pl.Callback):
 
 @pytest.fixture(scope="module")
 def watched(corpus: DummyCorpus) -> Watcher:
-    """The same run as `recorded`, without a recorder."""
+    """Make the same run as `recorded`, without a recorder."""
     data = [f"model.train_ds.manifest_filepath={corpus.train_manifest}", "model.validation_ds=null"]
     cfg = load_config(CommandLine(ROOT / "config", "nest_fast-conformer", [*SMALL, *data]))
     threads = torch.get_num_threads()
@@ -222,7 +222,7 @@ def test_the_cost_is_stated_before_the_first_step(
 
 
 def test_of_two_processes_one_records(corpus: DummyCorpus, tmp_path: Path) -> None:
-    """As users type it, in processes of its own."""
+    """Run the command as a user types it."""
     data = [f"model.train_ds.manifest_filepath={corpus.train_manifest}", "model.validation_ds=null"]
     ranks = ["trainer.devices=2", "trainer.accelerator=cpu", "trainer.strategy=ddp"]
     command = [sys.executable, str(ROOT / "train_with_saver.py"), *SMALL, *data, *ranks]
@@ -279,3 +279,12 @@ def test_other_steps_are_refused(value: Any) -> None:
 def test_wrong_options_are_one_line(config: dict[str, Any], message: str) -> None:
     with pytest.raises(RecordingError, match=message):
         RecorderOptions.from_config(config)
+
+
+def test_the_tool_finds_the_script_that_records_nemo(tmp_path: Path) -> None:
+    tool = str(ROOT / "tools" / "masked_token_pred_pretrain_with_saver.py")
+    done = subprocess.run(
+        [sys.executable, tool, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Pre-train NEST with NeMo and record what it does." in done.stdout

@@ -1,9 +1,11 @@
-"""A recording from a stranger: read or refused, never run."""
+"""Tests of recordings from untrusted sources: they are read or refused, and run no code."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,19 @@ READERS = {
     "step_0/layer_outputs.pkl": lambda recording: recording.step(0).layers,
     "step_0/metadata.pkl": lambda recording: recording.step(0).metadata,
 }
+
+OPEN_RECORDING = """
+import sys
+from pathlib import Path
+from nest_ssl.apps.alignment.recording import Recording
+from nest_ssl.errors import NestError
+try:
+    Recording(Path(sys.argv[1]))
+except NestError as error:
+    print(error)
+except OSError as error:
+    print(f"{error.filename}: {error.strerror}")
+"""
 
 
 class Attack:
@@ -136,3 +151,12 @@ def test_settings_nested_without_end_are_refused(copied: Path) -> None:
     (copied / "metadata.pkl").write_bytes(pickle.dumps({"format": 1, "config": config}))
     with pytest.raises(CheckpointError, match=r"metadata\.pkl: refused: it unfolds to more than"):
         Recording(copied)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_is_no_recording(tmp_path: Path) -> None:
+    """Read it in a separate process, because a process that opens a pipe may wait forever."""
+    os.mkfifo(tmp_path / "metadata.pkl")
+    run = subprocess.run([sys.executable, "-c", OPEN_RECORDING, tmp_path], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == f"{tmp_path / 'metadata.pkl'}: is not a regular file (a named pipe)\n"

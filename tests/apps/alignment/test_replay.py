@@ -1,4 +1,4 @@
-"""A recording fed back to our model gives the same numbers: nothing random is left to differ."""
+"""Tests of the replay: our model on recorded batches, masks and dropout gives the recorded numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_replay_needs_no_seed(recorded: Path, tmp_path: Path, seed: int) -> No
     assert comparison.replayed
     assert comparison.identical
     for step in comparison.steps:
-        assert not step.batch.items  # it was given, and proves nothing
+        assert not step.batch.items  # given to our model, so not compared
         assert "masks" not in [item.name for item in step.forward.items]
         assert len(step.layers.items) > 50
         assert len(step.gradients.items) > 50

@@ -16,11 +16,15 @@ from nest_ssl.apps.alignment.texts import TEXTS, difference
 from tests.apps.alignment.example_comparisons import NUMBERS, differing, diverging, identical
 
 _VOID = {"meta", "input", "wbr", "link", "br"}
-_ENDS = {"tr": ("tr", "td", "th"), "td": ("td", "th"), "th": ("td", "th")}  # open elements that a new one ends
+_ENDS = {
+    "tr": ("tr", "td", "th"),
+    "td": ("td", "th"),
+    "th": ("td", "th"),
+}  # opened: what it closes
 
 
 class Page(HTMLParser):
-    """What a browser would see: elements by tag, their attributes, and text in English; complains of bad nesting."""
+    """The elements of a page with their attributes, and its English text; fails if elements are nested wrongly."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -57,7 +61,7 @@ class Page(HTMLParser):
 
 
 def verdict(comparison: Comparison) -> str:
-    """The English text from the heading to the end of the verdict's panel."""
+    """Return the English text of the verdict's panel."""
     return Page(re.search(r'<section class="verdict.*?</section>', render(comparison), re.DOTALL)[0]).english
 
 

@@ -1,4 +1,4 @@
-"""The report in a real browser: what a reader sees, and what the page must not do."""
+"""Tests of the report in a real browser: its content, its controls, and that HTML in names has no effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTACK = "<img src=https://example.org/x onerror=document.title='attacked'>"
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a diverging run with the size of NEST Large, by a stranger who put HTML into names."""
+    """Write the report of a diverging run, as large as NEST Large, with HTML in names and settings."""
     comparison = diverging(at=400, layers=120)
     comparison.steps[0].layers.only_nemo.append(_ATTACK)
     comparison.nemo = {**comparison.nemo, "device": _ATTACK}

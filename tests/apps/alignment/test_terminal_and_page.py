@@ -1,4 +1,4 @@
-"""The terminal and the page tell the same numbers of one comparison."""
+"""Tests that the terminal and the page show the same numbers for a comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nest_ssl.apps.alignment.texts import words
 from tests.apps.alignment.example_comparisons import differing, diverging, identical
 from tests.apps.alignment.test_report import Page
 
-# What the terminal calls the parts of a comparison, which have titles of their own on the page
+# title on the terminal -> key of the title on the page
 PARTS = {
     "tensors (name, shape, type)": "structure",
     "initial weights": "initial weights",
@@ -34,7 +34,7 @@ PARTS = {
 
 
 def random_comparison(seed: int) -> Comparison:
-    """One step of which some values are equal, some nearly, some not at all, some of one side alone, some NaN."""
+    """Return one compared step with values that are equal, nearly equal, different, missing on a side, or NaN."""
     draw = random.Random(seed)
     torch.manual_seed(seed)
     comparison = identical(layers=draw.randint(1, 3), steps=1, logged=draw.randint(1, 5))
@@ -48,7 +48,7 @@ def random_comparison(seed: int) -> Comparison:
         comparison.structure.items[0] = Compared("renamed", False, False, note="only in ours")
     for place, point in enumerate(comparison.curves):
         sides = [(value, value + draw.choice([0.0, 0.0, 1e-7, 0.25])) for value, _ in (point.loss, point.grad_norm)]
-        nan = (math.nan, draw.choice([0.0, math.nan]))  # no frame was masked, in one of our versions or in both
+        nan = (math.nan, draw.choice([0.0, math.nan]))  # no frame was masked
         comparison.curves[place] = CurvePoint(point.step, nan if draw.random() < 0.3 else sides[0], sides[1], point.lr)
     comparison.parameters = (draw.randint(1, 10**9), draw.randint(1, 10**9))
     return comparison
@@ -71,7 +71,7 @@ def _other(theirs: Tensor, kind: str) -> Tensor:
 
 
 def rows_of_page(page: str) -> dict[str, list[str]]:
-    """The cells of the table of parts by its rows."""
+    """Return the cells of each row in the table of parts, by its title."""
     table = re.search(r'<table class="summary">.*?</table>', page, re.DOTALL)
     assert table is not None
     found = {}
@@ -112,7 +112,7 @@ def _last_line(text: str) -> str:
 
 
 def _parts_of_text(text: str) -> dict[str, tuple[str, ...]]:
-    """Of every part: matching, equal, total, and the worst of them."""
+    """Return for each part on the terminal: matching, identical, and the worst value."""
     found = {}
     for what, row in PARTS.items():
         pattern = rf"^{re.escape(what)}: (\d+) of (\d+) match \([\d.]+ %\), (\d+) to the last bit\n(  worst: .*)?"
@@ -127,7 +127,7 @@ def _parts_of_text(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def _parts_of_page(rows: dict[str, list[str]]) -> dict[str, tuple[str, ...]]:
-    """The same of the page, of the parts that the terminal tells in these words."""
+    """Return for each part on the page what `_parts_of_text` returns for the terminal."""
     found = {}
     for row in PARTS.values():
         cells = rows[words(row).heading.english]
@@ -152,8 +152,7 @@ def test_known_comparisons_are_told_alike(make: Callable[[], Comparison]) -> Non
 
 
 def test_real_recordings_are_told_alike(recorded: Path, copied: Path) -> None:
-    path = copied / "steps" / "step_0" / "parameter_gradients.pt"
-    path = path if path.exists() else next(copied.rglob("parameter_gradients.pt"))
+    path = copied / "step_0" / "parameter_gradients.pt"
     gradients = torch.load(path, weights_only=True)
     for number, tensor in enumerate(gradients.values()):
         tensor += 10.0 ** -(number % 9)
