@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from nest_ssl.apps.alignment.compare import CurvePoint
 from nest_ssl.apps.alignment.sections import Compared, Section
 from nest_ssl.apps.alignment.texts import difference, measured, words
-from nest_ssl.apps.pages.charts import Axis, Panel, padded, positions, svg
+from nest_ssl.apps.pages.charts import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Axis, Panel, padded, positions, svg
 
 SYMBOLS = {"identical": "=", "within": "≈", "different": "≠"}
 _FEWEST_DECADES, _MOST_TICKS = 4, 6
@@ -38,44 +38,8 @@ def decades(values: Iterable[float], atol: float) -> tuple[int, int]:
 def layer_chart(items: Sequence[Compared], scale: tuple[int, int], atol: float, caption: str) -> Markup:
     """Draw the error of each layer in the order of data; the first one that diverges is marked with its name."""
     panel = Panel(positions(len(items), 80, 948), Axis(*scale, 258, 60))
+    low, high = scale
     _bands(items, panel)
-    titles = [f"{position}. {item.name}\n{_amount(item)}" for position, item in enumerate(items, start=1)]
-    _errors(items, titles, panel, atol, panel.y.end - 34)
-    _first_mark(items, panel)
-    return svg(960, 318, caption, panel, style="wide")
-
-
-def curve_chart(curve: Sequence[CurvePoint], values: Section, atol: float) -> Markup:
-    """Draw NeMo's curve (pale, thick) under ours (dark, dashed), and their difference below."""
-    pairs = [getattr(point, values.name) for point in curve]
-    x = positions(len(curve), 80, 468)
-    upper = Panel(x, Axis(*padded((value for pair in pairs for value in pair), 0.08, 0.01), 150, 14))
-    lower = Panel(x, Axis(*decades((item.max_abs for item in values.items), atol), 270, 200))
-    upper.grid(upper.y.ticks(), lambda value: f"{value:.6g}")
-    for side, numbers in zip(("nemo", "ours"), np.array(pairs, dtype=np.float64).T, strict=True):
-        finite = np.where(np.isfinite(numbers), numbers, np.nan)
-        upper.line(range(len(curve)), finite, side)
-        if len(curve) <= _DOTS_UP_TO:
-            upper.dots(range(len(curve)), finite, f"dots {side}")
-    titles = [
-        f"{point.step}: {_amount(item)}\nNeMo {measured(theirs)}\nnest_ssl {measured(ours)}"
-        for point, item, (theirs, ours) in zip(curve, values.items, pairs, strict=True)
-    ]
-    _errors(values.items, titles, lower, None, upper.y.end)
-    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(curve) / n <= 10)
-    lower.labels_below(range(0, len(curve), every), lambda index: str(curve[int(index)].step), below=48)
-    return svg(480, 326, f"curve-{values.name}", upper, lower, style="narrow")
-
-
-def _amount(item: Compared) -> str:
-    return f"{SYMBOLS[item.state]} |Δ| {difference(item.max_abs)}, |Δ|/max {difference(item.max_rel)}"
-
-
-def _errors(
-    items: Sequence[Compared], titles: Sequence[str], panel: Panel, atol: float | None, hover_from: float
-) -> None:
-    """Draw the scale, the lanes, a mark for every difference, and a column over each that tells its title."""
-    low, high = int(panel.y.low), int(panel.y.high)
     panel.grid(range(low, high + 1, math.ceil((high - low) / _MOST_TICKS)), lambda power: f"1e{int(power):+03d}")
     _lane("0", "exactly_equal", panel.y.start + _ZERO, panel)
     if any(not math.isfinite(item.max_abs) for item in items):
@@ -85,8 +49,39 @@ def _errors(
     _marks(items, panel)
     if atol:  # after the marks, which would cross it
         panel.text(f"atol {atol:g}", panel.x.start + 4, panel.y.place(math.log10(atol)) - 5, "tolerance-label")
-    edges = np.arange(len(items) + 1) - 0.5
-    panel.columns(edges.tolist(), titles, hover_from, panel.y.start + 34)
+    titles = [f"{position}. {item.name}\n{_amount(item)}" for position, item in enumerate(items, start=1)]
+    panel.columns(_edges(items), titles, panel.y.end - 34, panel.y.start + 34)
+    _first_mark(items, panel)
+    return svg(960, 318, caption, panel, style="wide")
+
+
+def curve_chart(curve: Sequence[CurvePoint], values: Section) -> Markup:
+    """Draw NeMo's curve (pale, thick) under ours (dark, dashed); a pointer reads both values and their difference."""
+    pairs = [getattr(point, values.name) for point in curve]
+    y = Axis(*padded((value for pair in pairs for value in pair), 0.08, 0.01), BOTTOM, TOP)
+    panel = Panel(positions(len(curve), 80, RIGHT), y)
+    panel.grid(y.ticks(), lambda value: f"{value:.6g}")
+    for side, numbers in zip(("nemo", "ours"), np.array(pairs, dtype=np.float64).T, strict=True):
+        finite = np.where(np.isfinite(numbers), numbers, np.nan)
+        panel.line(range(len(curve)), finite, side)
+        if len(curve) <= _DOTS_UP_TO:
+            panel.dots(range(len(curve)), finite, f"dots {side}")
+    titles = [
+        f"{point.step}: {_amount(item)}\nNeMo {measured(theirs)}\nnest_ssl {measured(ours)}"
+        for point, item, (theirs, ours) in zip(curve, values.items, pairs, strict=True)
+    ]
+    panel.columns(_edges(curve), titles, TOP, BOTTOM)
+    every = next(n for n in (times * 10**power for power in range(9) for times in (1, 2, 5)) if len(curve) / n <= 10)
+    panel.labels_below(range(0, len(curve), every), lambda index: str(curve[int(index)].step))
+    return svg(WIDTH, HEIGHT, f"curve-{values.name}", panel, style="narrow")
+
+
+def _amount(item: Compared) -> str:
+    return f"{SYMBOLS[item.state]} |Δ| {difference(item.max_abs)}, |Δ|/max {difference(item.max_rel)}"
+
+
+def _edges(items: Sequence[object]) -> list[float]:
+    return [place - 0.5 for place in range(len(items) + 1)]
 
 
 def _heights(items: Sequence[Compared], y: Axis) -> NDArray[np.float64]:

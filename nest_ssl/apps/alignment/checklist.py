@@ -35,14 +35,10 @@ def differing_settings(nemo: Mapping[str, Any], ours: Mapping[str, Any]) -> list
 
 
 def _settings(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name in _OF_THE_RUN:
-        if metadata.get(name) is not None:
-            yield name, metadata[name]
-    versions = metadata.get("versions")
-    for name in _OF_THE_MACHINE:
-        if isinstance(versions, Mapping) and name in versions:
-            yield name, versions[name]
-    yield from _flattened(metadata.get("config") or {}, "model")
+    versions = metadata.get("versions", {})
+    for side, names in ((metadata, _OF_THE_RUN), (versions, _OF_THE_MACHINE)):
+        yield from ((name, side[name]) for name in names if side.get(name) is not None)
+    yield from _flattened(metadata.get("config"), "model")
 
 
 def _flattened(node: Any, key: str) -> Iterator[tuple[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def render(comparison: Comparison) -> str:
         comparison=comparison,
         tolerance=comparison.tolerance,
         scale=charts.decades(errors, comparison.tolerance.atol),  # one for all steps
-        config=yaml.safe_dump(_table(comparison.nemo, "config"), sort_keys=False, allow_unicode=True, width=100),
+        config=yaml.safe_dump(comparison.nemo.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
     )
 
 
@@ -64,7 +64,7 @@ def _environment(comparison: Comparison) -> Iterator[tuple[object, Any, Any]]:
     """Yield numbers of parameters, versions and settings of both sides."""
     theirs, ours = comparison.parameters
     yield words("parameters"), f"{theirs:,}", f"{ours:,}"
-    their_versions, our_versions = (_table(side, "versions") for side in (comparison.nemo, comparison.ours))
+    their_versions, our_versions = (side.get("versions", {}) for side in (comparison.nemo, comparison.ours))
     for name in dict.fromkeys([*their_versions, *our_versions]):
         yield code(name), their_versions.get(name), our_versions.get(name)
     for name in ("precision", "device", "seed", "accumulate_grad_batches"):
@@ -76,12 +76,6 @@ def _differing_keys(comparison: Comparison) -> list[tuple[Markup, Any, Any]]:
     """Return the keys of the model's configuration that differ, with the values of both sides."""
     found = comparison.differing_settings
     return [(code(setting.key), setting.nemo, setting.ours) for setting in found if setting.key.startswith("model.")]
-
-
-def _table(metadata: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return a table of a recording's metadata; a stranger's recording may hold anything there."""
-    table = metadata.get(name)
-    return dict(table) if isinstance(table, Mapping) else {}
 
 
 page.templates(FOLDER).globals.update(

@@ -128,7 +128,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "worst_absolute": ("Worst absolute", "最大绝对差"),
     "worst_relative": ("Worst relative", "最大相对差"),
     "where": ("Where", "位置"),
-    "step": ("step {step}", "第 {step} 步"),
     "choose_step": ("Step", "步"),
     "not_compared": ("not compared", "未比较"),
     "legend_identical": ("same to the last bit", "逐位相同"),
@@ -141,6 +140,10 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{equal} equal (●), {within} within tolerance (○), {beyond} beyond (◆).",
         "第 {step} 步 {calls} 次层调用各自的最大绝对差（对数坐标）："
         "{equal} 相同（●），{within} 在容差内（○），{beyond} 超出（◆）。",
+    ),
+    "inside_others": (
+        "Called as a layer by one side only; the layer around each holds its result and is compared:",
+        "只有一方以层的形式调用；包含它的层含有其结果，已参与比较：",
     ),
     "no_layers": ("No layer was recorded at this step.", "这一步没有记录任何层。"),
     "point_here": ("Point at the plot to read its values.", "将指针移到图上查看数值。"),
@@ -169,17 +172,14 @@ TEXTS: dict[str, tuple[str, str]] = {
     "search": ("Find by name", "按名称查找"),
     "no_match": ("no name matches", "没有匹配的名称"),
     "table_summary": ("{matched} of {total} match", "{matched}/{total} 匹配"),
-    "table_empty": ("nothing to compare", "没有可比较的内容"),
+    "before_steps": ("Before the first step", "第一步之前"),
+    "nothing_differs": ("Nothing differs.", "没有不同的值。"),
     "column_order": ("No.", "序号"),
     "column_name": ("Name", "名称"),
     "column_result": ("Largest difference", "最大差异"),
     "column_relative": ("Relative", "相对"),
     "column_shape": ("Shape", "形状"),
     "column_note": ("Note", "说明"),
-    "inside_others": (
-        "Called as a layer by one side only; the layer around each holds its result and is compared:",
-        "只有一方以层的形式调用；包含它的层含有其结果，已参与比较：",
-    ),
     # environment
     "environment": ("Both sides", "双方环境"),
     "setting": ("Setting", "项目"),
