@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from markupsafe import Markup
 
 from nest_ssl.apps.alignment import charts, verdict
@@ -36,7 +35,6 @@ def render(comparison: Comparison) -> str:
         comparison=comparison,
         tolerance=comparison.tolerance,
         scale=charts.decades(errors, comparison.tolerance.atol),  # one for all steps
-        config=yaml.safe_dump(comparison.nemo.get("config") or {}, sort_keys=False, allow_unicode=True, width=100),
     )
 
 

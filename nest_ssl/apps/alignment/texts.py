@@ -169,8 +169,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "lr_differs": ("Learning rate: differs from step {step} on.", "学习率：自第 {step} 步起不同。"),
     # tables
     "tables": ("Every value that differs", "所有不同的值"),
-    "search": ("Find by name", "按名称查找"),
-    "no_match": ("no name matches", "没有匹配的名称"),
     "table_summary": ("{matched} of {total} match", "{matched}/{total} 匹配"),
     "before_steps": ("Before the first step", "第一步之前"),
     "nothing_differs": ("Nothing differs.", "没有不同的值。"),
@@ -186,7 +184,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "parameters": ("Parameters", "参数量"),
     "tolerance": ("Tolerance", "容差"),
     "differs": ("differs", "不同"),
-    "config": ("Model configuration (YAML)", "模型配置（YAML）"),
     "config_differs": ("Configuration keys that differ", "不同的配置键"),
     "config_same": ("Both model configurations are the same.", "双方模型配置相同。"),
 }
