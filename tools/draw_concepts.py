@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from nest_ssl.apps.datatools.stats_picture import CHINESE_FONTS
 from nest_ssl.apps.report.samples import runs
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
@@ -33,6 +32,10 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 SECONDS_PER_FRAME = 0.01  # log-mel frames
 INK, ACCENT, QUIET = "#1f2933", "#c2410c", "#7b8794"
 LEARNS, FIXED = "#fde8d9", "#eef2f6"  # colours of the boxes
+CHINESE_FONTS = (
+    *("Noto Sans CJK SC", "Source Han Sans SC", "Microsoft YaHei", "PingFang SC"),
+    *("WenQuanYi Zen Hei", "WenQuanYi Micro Hei"),
+)
 CHINESE = {
     "noisy: what the encoder hears": "含噪：编码器听到的",
     "clean: what the targets come from": "干净：目标由它得出",

@@ -17,12 +17,11 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-from draw_concepts import ACCENT, INK, QUIET, chinese_font
+from draw_concepts import ACCENT, CHINESE_FONTS, INK, QUIET, chinese_font
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nest_ssl.apps.datatools.stats_picture import CHINESE_FONTS
 from nest_ssl.apps.report.curves import running_mean
 from nest_ssl.apps.report.events import read_history
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +24,6 @@ def stats(
     by: Annotated[
         str | None, typer.Option(metavar="FIELD", help="field of the manifest: durations by its values")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(metavar="FILE", help="draw a picture: .png, .svg or .pdf")] = None,
     batch_size: Annotated[
         int, typer.Option(min=1, help="of the random batches to compare the suggested ones with")
     ] = 8,
@@ -45,7 +43,7 @@ def stats(
 
     Exit code: 0 done, whatever was found, 2 failed.
 
-    Example: nest-ssl data stats train.json --val val.json --noise noise.json --by speaker --picture train.png
+    Example: nest-ssl data stats train.json --val val.json --noise noise.json --by speaker
     """
 
     def run() -> int:
@@ -53,7 +51,6 @@ def stats(
         import os
 
         from nest_ssl.apps.datatools.stats import summarize
-        from nest_ssl.apps.datatools.stats_picture import check_picture, draw
         from nest_ssl.apps.datatools.stats_reading import Depth, read_columns
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data_output import found_so_far
@@ -64,8 +61,6 @@ def stats(
         if quick and manifest_only:
             raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
         depth: Depth = "manifest" if manifest_only else "headers" if quick else "samples"
-        if picture is not None:
-            check_picture(picture)
         with Bar("read") as bar:
             columns, findings = read_columns(
                 manifests,
@@ -81,14 +76,10 @@ def stats(
             noise=noise or (),
             channel_selector=channel(channel_selector),
         )
-        if picture is not None:
-            draw(found, picture)
         if as_json:
             print(json.dumps(found.as_dict(), indent=2))
         else:
             show(report(found, blocks=knows_blocks()))
-            if picture is not None:
-                show(["", f"picture: {picture}"])
         return 0
 
     exit_with(run)
