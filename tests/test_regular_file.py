@@ -12,7 +12,7 @@ import pytest
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.labels import Table
-from nest_ssl.apps.datatools.stats_reading import read_columns
+from nest_ssl.apps.datatools.stats import describe
 from nest_ssl.apps.datatools.tar_audio import pack
 from nest_ssl.apps.doctor.disk import read_files
 from nest_ssl.apps.features.layers import Layers
@@ -124,7 +124,7 @@ def test_no_input_of_the_data_tools_waits_for_a_named_pipe(tmp_path: Path) -> No
     assert problem.message.startswith(f"{audio}: is not a regular file (a named pipe)")
     for refused in (
         lambda: check_manifests([audio], Rules()),
-        lambda: read_columns([audio], "manifest"),
+        lambda: describe([audio], "manifest"),
         lambda: check_shard(audio, "key"),
         lambda: pack(audio, 0.0, None),
         lambda: Layers.mix(audio, last=2),

@@ -11,7 +11,6 @@ from nest_ssl.cli.common_options import AsJson, Channel, ProblemFile, Quick, Wor
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.manifest import manifest as make_manifest
 from nest_ssl.cli.manifest import split
-from nest_ssl.cli.stats import stats
 from nest_ssl.printable import say
 
 app = typer.Typer(help="Make and check manifests and audio.", no_args_is_help=True)
@@ -109,7 +108,73 @@ def check(
 
 app.command("manifest")(make_manifest)
 app.command()(split)
-app.command()(stats)
+
+
+@app.command()
+def stats(
+    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
+    val: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command and overlaps")
+    ] = None,
+    noise: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest, for the command to train with")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="headers only: no loudness and silence")] = False,
+    manifest_only: Annotated[
+        bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="of the random batches to compare the suggested ones with")
+    ] = 8,
+    channel_selector: Channel = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Describe manifests: durations, rates, loudness, silence, speakers, problems; and suggest training settings.
+
+    Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
+    25 ms that are 40 dB or more below the loudest one. Samples of 32767/32768 and more are at full scale.
+
+    Suggested limits and batches are part of a complete command to copy. With --val it also reports which validation
+    utterances are in these manifests; without it, how to split off a validation set.
+
+    Exit code: 0 done, whatever was found, 2 failed.
+
+    Example: nest-ssl data stats train.json --val val.json --noise noise.json
+    """
+
+    def run() -> int:
+        import json
+        import os
+
+        from nest_ssl.apps.datatools.stats import Depth, describe
+        from nest_ssl.cli.common_options import channel
+        from nest_ssl.cli.data_output import found_so_far
+        from nest_ssl.cli.stats_output import command_lines, report, suggested_commands
+        from nest_ssl.cli.terminal import Bar, show
+        from nest_ssl.errors import NestError
+
+        if quick and manifest_only:
+            raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
+        depth: Depth = "manifest" if manifest_only else "headers" if quick else "samples"
+        with Bar("read") as bar:
+            found = describe(
+                manifests,
+                depth,
+                validation=val or (),
+                batch_size=batch_size,
+                channel_selector=channel(channel_selector),
+                workers=workers or os.cpu_count() or 1,
+                progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
+            )
+        commands = suggested_commands(found, manifests, val or (), noise or (), channel(channel_selector))
+        if as_json:
+            print(json.dumps({**found.as_dict(), "overrides": commands[1][1:]}, indent=2))
+        else:
+            show([*report(found, manifests, val or ()), *command_lines(*commands)])
+        return 0
+
+    exit_with(run)
 
 
 @app.command()

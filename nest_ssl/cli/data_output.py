@@ -107,7 +107,6 @@ def split_lines(
 def train_lines(train: Sequence[Path], val: Sequence[Path], channel_selector: str | int | None = None) -> Iterator[str]:
     """Yield the command that trains on the written manifests."""
     from nest_ssl.apps.datatools.split import split_names
-    from nest_ssl.apps.datatools.train_command import split_words, train_words
     from nest_ssl.shell import as_typed, over_lines
 
     names = list(map(str, train))
@@ -116,6 +115,31 @@ def train_lines(train: Sequence[Path], val: Sequence[Path], channel_selector: st
         train, val = zip(*split_names(names), strict=True)
     words = train_words(list(map(str, train)), list(map(str, val)), channel_selector=channel_selector)
     yield from ("to train:", *over_lines(words))
+
+
+def split_words(manifests: Sequence[str], group_by: str | None = None) -> list[str]:
+    """Return the words of the command that holds out a share of these manifests for validation."""
+    return ["nest-ssl data split", *manifests, "--val", "5%", *([] if group_by is None else ["--group-by", group_by])]
+
+
+def train_words(
+    train: Sequence[str],
+    val: Sequence[str],
+    noise: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    channel_selector: str | int | None = None,
+) -> list[str]:
+    """Return the words of `nest-ssl train` with these manifests; both sets use the noise, or none."""
+    from nest_ssl.shell import hydra_value
+
+    noise_value = hydra_value(noise) if noise else "null"
+    words = ["nest-ssl train"]
+    for node, manifests in (("train_ds", train), ("validation_ds", val)):
+        words.append(f"model.{node}.manifest_filepath={hydra_value(manifests)}")
+        words.append(f"model.{node}.noise_manifest={noise_value}")
+        if channel_selector is not None:
+            words.append(f"model.{node}.channel_selector={channel_selector}")
+    return [*words, *overrides]
 
 
 def _joined(paths: Sequence[Path]) -> str:

@@ -1,277 +1,182 @@
-"""The output of `nest-ssl data stats`, 80 columns wide: figures, histograms and commands to copy."""
+"""The output of `nest-ssl data stats`, 80 columns wide: figures, a histogram and commands to copy."""
 
 from __future__ import annotations
 
+import io
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nest_ssl.printable import printable
 
 if TYPE_CHECKING:
-    from nest_ssl.apps.datatools.stats import FieldStats, Histogram, Share, Sound, Spread, Stats
-    from nest_ssl.apps.datatools.stats_advice import Limit
+    from nest_ssl.apps.datatools.stats import Histogram, Share, Stats
+    from nest_ssl.apps.datatools.stats_advice import Advice, Limit
 
-WIDTH = 80
-_LABEL = 22
+_WIDTH = 80
 _BAR = 40
-_MOST_VALUES = 8  # of a field, a format
-_MOST_GROUPS = 20
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-_LEVELS = "▁▂▃▄▅▆▇█"
-_ASCII_LEVELS = ".:-=+*#@"
-_INDENTED: dict[str, Any] = {  # break between words only: file names are copied
-    **dict.fromkeys(("initial_indent", "subsequent_indent"), "    "),
-    **dict.fromkeys(("break_long_words", "break_on_hyphens"), False),
-}
+_MOST_VALUES = 8  # of a field
+_SPREAD = ("min", "p5", "median", "mean", "p95", "p99", "max")
 
 
-def knows_blocks() -> bool:
-    """Say whether the encoding of standard output has block characters."""
-    try:
-        (_EIGHTHS + _LEVELS).encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def report(stats: Stats, *, blocks: bool) -> Iterator[str]:
-    """Yield the lines of the report; without `blocks` they are ASCII, except names and values of the manifest."""
-    yield f"{stats.lines:,} lines, {stats.files:,} files, {_hours(stats.hours)} of audio{_read(stats)}"
-    yield from _notes(stats)
-    yield from _spreads(stats)
-    if stats.duration_histogram is not None:
-        yield from ("", "durations (s)")
-        yield from bars(stats.duration_histogram, blocks)
-    if stats.sound is not None:
-        yield from _sound(stats.sound, blocks)
-    for title, shares in (
-        ("sample rates (Hz)", stats.sample_rates),
-        ("channels", stats.channels),
-        ("formats", stats.formats),
-    ):
-        yield from _shares(title, shares, stats.hours)
-    yield from _fields(stats)
-    yield from _groups(stats)
-    yield from _problems(stats)
-    if stats.advice is None:
-        yield from ("", "nothing to suggest: the manifest gives no durations")
-    else:
-        yield from _advice(stats)
-
-
-def bars(histogram: Histogram, blocks: bool) -> Iterator[str]:
-    """Yield a line for each bin: its edges, a bar and the count."""
-    edges = [_edge(edge) for edge in histogram.edges]
-    labels = (f"{low} - {high}" for low, high in pairwise(edges))
-    rows = list(zip(labels, histogram.counts, strict=True))
-    if histogram.below:
-        rows.insert(0, (f"< {edges[0]}", histogram.below))
-    if histogram.above:
-        rows.append((f"> {edges[-1]}", histogram.above))
-    most, total = max(count for _, count in rows), sum(count for _, count in rows)
-    for label, count in rows:
-        yield f"  {label:>13} {_bar(count / most, blocks):<{_BAR}} {count:>11,} {count / total:>7.1%}".rstrip()
-
-
-def sparkline(histogram: Histogram, blocks: bool) -> str:
-    """Return a character for each bin, as high as its count; a space for an empty one."""
-    most, levels = max(histogram.counts), _LEVELS if blocks else _ASCII_LEVELS
-    return "".join(levels[math.ceil(len(levels) * count / most) - 1] if count else " " for count in histogram.counts)
-
-
-def _bar(share: float, blocks: bool) -> str:
-    eighths = math.ceil(share * _BAR * 8)  # at least one eighth, so that it is visible
-    if not blocks:
-        return "#" * math.ceil(eighths / 8)
-    return _EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-def _read(stats: Stats) -> str:
-    return {"samples": "", "headers": " (headers only)", "manifest": " (by the manifest)"}[stats.depth]
-
-
-def _notes(stats: Stats) -> Iterator[str]:
+def report(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
+    """Yield the lines of the report, without the commands that are suggested."""
+    depth = {"samples": "", "headers": " (headers only)", "manifest": " (by the manifest)"}[stats.depth]
+    yield f"{stats.lines:,} lines, {stats.files:,} files, {_hours(stats.hours)} of audio{depth}"
     if stats.without_duration:
         why = "the manifest gives no duration" if stats.depth == "manifest" else "their audio cannot be used"
         yield f"{stats.without_duration:,} lines are not included in these hours: {why}"
     if stats.in_tar and stats.depth != "manifest":
         yield f"{stats.in_tar:,} lines are members of tar files, which are not read here: --manifest-only"
-
     if stats.problems.narrow.lines:
         by = "spectrum" if stats.depth == "samples" else "sample rate"
-        yield from wrap(f"narrow band, by {by}: {stats.problems.narrow}", WIDTH, break_long_words=False)
+        yield from wrap(f"narrow band, by {by}: {stats.problems.narrow}", _WIDTH, break_long_words=False)
+    yield from _spreads(stats)
+    if stats.duration_histogram is not None:
+        yield from histogram(stats.duration_histogram)
+    tables = {"sample rate (Hz)": stats.sample_rates, "format": stats.formats}
+    tables |= {f"{name} ({len(shares):,} values)": shares for name, shares in stats.fields.items()}
+    for title, shares in tables.items():
+        yield from _shares(title, shares, stats.hours)
+    yield from _problems(stats, manifests, validation)
+    if stats.advice is None:
+        yield from ("", "nothing to suggest: the manifest gives no durations")
+    else:
+        yield from _advice(stats.advice)
+
+
+def histogram(found: Histogram) -> list[str]:
+    """Return a line for each bin: its seconds, a bar and the number of lines."""
+    most, total = max(found.counts), sum(found.counts)
+    first = next(number for number, count in enumerate(found.counts) if count)
+    rows = []
+    for number, count in enumerate(found.counts[first:], start=first):
+        bar = "#" * math.ceil(_BAR * count / most)  # at least one, so that it is visible
+        rows.append((f"from {number * found.width:g}", bar, f"{count:,}", f"{count / total:.1%}"))
+    return _table(("durations (s)", "", "lines", "share"), rows, first_width=13)
+
+
+def suggested_commands(
+    stats: Stats,
+    manifests: Sequence[str],
+    validation: Sequence[str],
+    noise: Sequence[str],
+    channel_selector: str | int | None,
+) -> tuple[list[str], list[str]]:
+    """Return the words of the command that splits off a validation set if there is none, and of that which trains.
+
+    A command is empty if nothing can be suggested. The second one uses the manifests that the first one writes.
+    """
+    from nest_ssl.apps.datatools.split import split_names
+    from nest_ssl.cli.data_output import split_words, train_words
+
+    if stats.advice is None or stats.in_tar:
+        return [], []
+    train, val, split = list(manifests), list(validation), list[str]()
+    if not val:
+        once = list(dict.fromkeys(manifests))
+        split = split_words(once, stats.group_field)
+        train, val = ([str(pair[side]) for pair in split_names(once)] for side in (0, 1))
+    overrides = stats.advice.overrides
+    return split, train_words(train, val, noise, overrides, channel_selector) if overrides else []
+
+
+def command_lines(split: Sequence[str], train: Sequence[str]) -> Iterator[str]:
+    """Yield the suggested commands for the user to copy."""
+    from nest_ssl.shell import as_typed, over_lines
+
+    if split:
+        yield from ("", "no validation set (--val); to hold out a share of this one:", f"  {as_typed(split)}")
+    if train:
+        yield from ("", "to train with this:", *over_lines(train))
 
 
 def _spreads(stats: Stats) -> Iterator[str]:
     """Yield a line for each measure of the files."""
-    rows: list[tuple[str, Spread | None, float, int]] = [("duration (s)", stats.duration, 1, 2)]
+    measures = [("duration (s)", stats.duration, 1, 2)]
     if stats.sound is not None:
-        rows.append(("loudness (RMS, dBFS)", stats.sound.rms, 1, 1))
-        rows.append(("peak (dBFS)", stats.sound.peak, 1, 1))
-        rows.append(("silence (%)", stats.sound.silence, 100, 1))
-    names = ("min", "p5", "median", "mean", "p95", "p99", "max")
-    yield ""
-    yield f"{'':<{_LABEL}}" + "".join(f"{name:>8}" for name in names)
-    for label, spread, scale, digits in rows:
-        if spread is not None:
-            values = [scale * getattr(spread, name) for name in names]
-            yield f"{label:<{_LABEL}}" + "".join(f"{_number(value, digits):>8}" for value in values)
+        measures += [("loudness (RMS, dBFS)", stats.sound.rms, 1, 1), ("silence (%)", stats.sound.silence, 100, 1)]
+    rows = [
+        (label, *(f"{scale * getattr(spread, name):.{digits}f}" for name in _SPREAD))
+        for label, spread, scale, digits in measures
+        if spread is not None
+    ]
+    yield from _table(("", *_SPREAD), rows, first_width=20)
+    if stats.sound is not None:
+        sound = stats.sound
+        yield ""
+        yield f"silence of all audio  {sound.silence_of_all:.1%}, in pauses 40 dB below a file's loudest 25 ms"
+        samples = f"{sound.samples_at_full_scale:.1%} of samples"
+        yield f"at full scale         {samples}, in {sound.files_at_full_scale:,} files"
 
 
-def _sound(sound: Sound, blocks: bool) -> Iterator[str]:
-    yield ""
-    for label, histogram, scale, unit in (
-        ("loudness", sound.rms_histogram, 1, "dBFS"),
-        ("silence", sound.silence_histogram, 100, "% of a file"),
-    ):
-        if histogram is not None:
-            low, high = (_edge(scale * edge) for edge in (histogram.edges[0], histogram.edges[-1]))
-            yield f"{label:<{_LABEL}}{low} |{sparkline(histogram, blocks)}| {high} {unit}"
-    pauses = f"{_share(sound.silence_of_all)}, in pauses 40 dB below a file's loudest 25 ms"
-    at_full_scale = f"{_share(sound.samples_at_full_scale)} of samples, in {_files(sound.files_at_full_scale)}"
-    yield f"{'silence of all audio':<{_LABEL}}{pauses}"
-    yield f"{'at full scale':<{_LABEL}}{at_full_scale}"
-    if sound.digital_silence:
-        yield f"{'all samples 0':<{_LABEL}}{_files(sound.digital_silence)}"
+def _shares(title: str, shares: Sequence[Share], hours: float) -> list[str]:
+    shown = [(str(share.value), share.lines, share.hours) for share in shares[:_MOST_VALUES]]
+    rest = shares[_MOST_VALUES:]
+    if rest:
+        shown.append((f"{len(rest):,} more", sum(one.lines for one in rest), sum(one.hours for one in rest)))
+    rows = [
+        (name, f"{lines:,}", f"{length:,.2f}", f"{length / hours:.1%}" if hours else "")
+        for name, lines, length in shown
+    ]
+    return _table((title, "lines", "hours", "share"), rows, first_width=34) if rows else []
 
 
-def _shares(title: str, shares: Sequence[Share], hours: float) -> Iterator[str]:
-    if not shares:
-        return
-    yield ""
-    yield f"{_cell(title, _LABEL + 14)}{'lines':>12}{'hours':>12}{'share':>10}"
-    for share in shares[:_MOST_VALUES]:
-        of_all = _share(share.hours / hours) if hours else ""
-        yield f"  {_cell(str(share.value), _LABEL + 12)}{share.lines:>12,}{share.hours:>12,.2f}{of_all:>10}"
-    hidden = shares[_MOST_VALUES:]
-    if hidden:
-        lines, rest = sum(share.lines for share in hidden), sum(share.hours for share in hidden)
-        of_all = _share(rest / hours) if hours else ""
-        yield f"  {_cell(f'{len(hidden):,} more', _LABEL + 12)}{lines:>12,}{rest:>12,.2f}{of_all:>10}"
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], first_width: int) -> list[str]:
+    """Return the lines of a table, whose first column may hold texts of a manifest of any length."""
+    table = Table(box=None, header_style="", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column(Text(printable(head[0])), width=first_width, no_wrap=True, overflow="ellipsis")
+    for name in head[1:]:
+        table.add_column(name, justify="right" if name else "left", no_wrap=True, min_width=7)
+    for first, *others in rows:
+        table.add_row(Text(printable(first)), *others)
+    console = Console(file=io.StringIO(), width=_WIDTH, force_terminal=False, highlight=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return ["", *(line.rstrip() for line in console.file.getvalue().splitlines())]
 
 
-def _fields(stats: Stats) -> Iterator[str]:
-    for field in stats.fields:
-        if field.groups:
-            yield from _shares(_field_title(field, stats.entries), field.shares, stats.hours)
-    others = [field.name for field in stats.fields if not field.groups]
-    if others:
-        yield from ("", _short(f"fields whose values hardly repeat: {', '.join(others)}", WIDTH))
-
-
-def _field_title(field: FieldStats, entries: int) -> str:
-    given = "" if field.lines == entries else f", {_share((field.lines or 0) / entries)} of lines"
-    return f"{field.name} ({field.values:,}{given})"
-
-
-def _groups(stats: Stats) -> Iterator[str]:
-    from nest_ssl.errors import nearest
-
-    if stats.by is None:
-        return
-    if all(group.value is None for group in stats.groups):
-        yield from ("", f"no line has a field {stats.by!r}{nearest(stats.by, [field.name for field in stats.fields])}")
-        return
-    names = ("median", "mean", "p95", "max")
-    yield ""
-    head = f"{_cell(f'durations by {stats.by}', 32)}{'lines':>9}{'hours':>10}"
-    yield head + "".join(f"{name:>7}" for name in names)
-    for group in stats.groups[:_MOST_GROUPS]:
-        label = "(not given)" if group.value is None else group.value
-        values = "".join(f"{_number(getattr(group.duration, name), 1):>7}" for name in names)
-        yield f"  {_cell(label, 30)}{group.duration.count:>9,}{group.hours:>10,.2f}{values}"
-    hidden = len(stats.groups) - _MOST_GROUPS
-    if hidden > 0:
-        yield f"  {hidden:,} more: --json has all"
-
-
-def _problems(stats: Stats) -> Iterator[str]:
+def _problems(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
+    from nest_ssl.cli.data_output import problem_lines
     from nest_ssl.data.inspection.overlap import without_overlap
     from nest_ssl.shell import as_typed
 
-    if stats.overlap is not None:
-        yield ""
-        yield from wrap(str(stats.overlap), WIDTH, break_long_words=False, break_on_hyphens=False)
-        yield f"to drop them: {without_overlap(stats.manifests, stats.validation)}"
-    found = stats.problems
     yield ""
+    if stats.overlap is not None:
+        yield from wrap(str(stats.overlap), _WIDTH, break_long_words=False, break_on_hyphens=False)
+        yield from (f"to drop them: {without_overlap(manifests, validation)}", "")
+    found = stats.problems
     if not found.kinds:
         yield "no problems" if stats.depth == "samples" else "no problems, as far as this tells"
         return
-    yield f"{found.faulty_lines:,} lines have problems"
-    for kind, count in found.kinds.most_common():
-        yield f"  {count:,} {kind}, such as"
-        yield from wrap(found.examples[kind][0].message, WIDTH, **_INDENTED)
-    command = ["nest-ssl data check", *stats.manifests, *stats.validation, "--write-clean", "clean/"]
+    yield f"{found.faulty_lines:,} lines have problems:"
+    yield from problem_lines(found)
+    command = ["nest-ssl data check", *manifests, *validation, "--write-clean", "clean/"]
     yield f"to list and drop all of them: {as_typed(command)}"
 
 
-def _advice(stats: Stats) -> Iterator[str]:
-    from nest_ssl.shell import as_typed, over_lines
-
-    advice = stats.advice
-    assert advice is not None
+def _advice(advice: Advice) -> Iterator[str]:
     yield from ("", "suggested", f"  min_duration {_limit(advice.min_duration)}")
     yield f"  max_duration {_limit(advice.max_duration)}"
     batches = advice.batches
     if batches is None:
-        yield _short(f"  no batches by duration: {advice.reason}", WIDTH)
-    else:
-        random = f"random batches of {batches.batch_size}"
-        yield f"  {random}: {_share(batches.random_efficiency)} audio, the rest is padding"
-        by_duration = f"batches of {batches.batch_duration} s in {batches.num_buckets} buckets"
-        yield f"  {by_duration}: {_share(batches.efficiency)} audio, the same memory on average"
-        yield f"  batches in an epoch: {batches.batches:,} instead of {batches.random_batches:,}"
-    if stats.split_words:
-        yield from ("", "no validation set (--val); to hold out a share of this one:")
-        yield f"  {as_typed(stats.split_words)}"
-    if stats.train_words:
-        yield from ("", "to train with this:", *over_lines(stats.train_words))
+        yield f"  no batches by duration: {advice.reason}"
+        return
+    yield f"  random batches of {batches.batch_size}: {batches.random_efficiency:.1%} audio, the rest is padding"
+    by_duration = f"batches of {batches.batch_duration} s in {batches.num_buckets} buckets"
+    yield f"  {by_duration}: {batches.efficiency:.1%} audio, the same memory on average"
 
 
 def _limit(limit: Limit) -> str:
     if not limit.lines_dropped:
         return f"{limit.seconds:g} s drops nothing"
-    return f"{limit.seconds:g} s drops {_share(limit.lines_dropped)} of lines, {_share(limit.hours_dropped)} of hours"
-
-
-def _files(count: int) -> str:
-    return f"{count:,} file{'s' * (count != 1)}"
+    return f"{limit.seconds:g} s drops {limit.lines_dropped:.1%} of lines, {limit.hours_dropped:.1%} of hours"
 
 
 def _hours(hours: float) -> str:
     return f"{hours:,.2f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
-
-
-def _share(share: float) -> str:
-    """Return per cent with one digit after the point; only 0 is shown as 0 and only 1 as 100 %."""
-    if 0 < share < 0.0005:
-        return "< 0.1%"
-    return "> 99.9%" if 0.9995 <= share < 1 - 1e-9 else f"{share:.1%}"
-
-
-def _number(value: float, digits: int) -> str:
-    """Return a number of at most seven characters."""
-    text = f"{value:.{digits}f}"
-    return text if len(text) <= 7 else f"{value:.0f}" if abs(value) < 1e6 else f"{value:.1e}"
-
-
-def _edge(value: float) -> str:
-    return f"{round(value, 9):g}"
-
-
-def _short(text: str, most: int) -> str:
-    """Shorten a text to so many columns, of which a Chinese character takes two."""
-    from nest_ssl.apps.datatools.stats import printable
-
-    text = printable(text)
-    return text if cell_len(text) <= most else f"{set_cell_size(text, most - 3)}..."
-
-
-def _cell(text: str, width: int) -> str:
-    """Return the first cell of a row, with at least one space after it."""
-    return set_cell_size(_short(text, width - 1), width)

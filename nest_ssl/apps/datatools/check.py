@@ -147,23 +147,24 @@ def check_manifests(
 
 
 def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: IO[bytes] | None) -> None:
+    audio = line.audio
     findings.lines += 1
-    findings.seconds += line.seconds
-    if line.sample_rate is not None:
-        findings.sample_rates[line.sample_rate] += 1
-    if not math.isnan(line.bandwidth) and not source.is_noise:
-        findings.narrow.add(line.bandwidth, line.seconds, f"{source.file}:{line.number}", source.rules.sample_rate)
+    findings.seconds += audio.seconds
+    if audio.sample_rate is not None:
+        findings.sample_rates[audio.sample_rate] += 1
+    if not math.isnan(audio.bandwidth) and not source.is_noise:
+        findings.narrow.add(audio.bandwidth, audio.seconds, f"{source.file}:{line.number}", source.rules.sample_rate)
     if line.fingerprint is not None:
         source.fingerprints.append(line.fingerprint)
         source.files.append(line.file)
         source.offsets.append(line.offset)
         source.durations.append(line.said)
         source.numbers.append(line.number)
-    if line.problems:
+    if audio.problems:
         source.faulty.append(line.number)
         findings.no_entries += line.fingerprint is None
-        findings.skipped += any(found.outcome == "skipped" for found in line.problems)
-    for found in line.problems:
+        findings.skipped += any(found.outcome == "skipped" for found in audio.problems)
+    for found in audio.problems:
         _list_problem(found, findings, listing)
 
 

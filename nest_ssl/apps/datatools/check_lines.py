@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nest_ssl.apps.datatools.line_facts import Header, LineFacts, categories
 from nest_ssl.apps.datatools.loudness import Loudness, measure_loudness
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
@@ -16,6 +16,9 @@ from nest_ssl.data.manifest_lines import ManifestEntry, ManifestRow, Seconds, nu
 from nest_ssl.data.paths import real_name
 from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, broken, file_name, length_problem, problem
 from nest_ssl.errors import AudioError
+
+NOT_CATEGORIES = frozenset(("audio_filepath", "audio_filename", "duration", "offset", "text"))
+_LONGEST_CATEGORY = 100  # characters; a longer value is text
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Rules:
     tolerance: Seconds = LENGTH_TOLERANCE
     quick: bool = False  # read headers only: finds no damaged, silent or NaN samples
     ignored: frozenset[str] = frozenset()  # kinds of problems to ignore
-    facts: bool = False  # collect `LineFacts`, not only problems
+    describe: bool = False  # also measure loudness and collect the categories of lines, for `nest-ssl data stats`
     min_bandwidth: Hertz | None = None  # None: any is allowed
 
 
@@ -39,28 +42,6 @@ class Block(NamedTuple):
     content: bytes
 
 
-class CheckedLine(NamedTuple):
-    """The result for one line; a line without a fingerprint is no manifest entry."""
-
-    number: int
-    problems: tuple[Problem, ...]
-    fingerprint: int | None = None  # the same for the same part of the same file
-    file: int = 0  # the same for the same file
-    offset: Seconds = 0.0
-    said: Seconds = math.nan  # the manifest's duration
-    seconds: Seconds = 0.0
-    sample_rate: int | None = None
-    facts: LineFacts | None = None  # if the rules ask for them
-    bandwidth: Hertz = math.nan
-
-
-class ParsedLine(NamedTuple):
-    """The JSON value of one line, and its row."""
-
-    value: dict[str, Any]
-    row: ManifestRow
-
-
 @dataclass
 class CheckedAudio:
     """The results of checking a line's audio; if a check fails, those of the checks before it."""
@@ -68,9 +49,29 @@ class CheckedAudio:
     problems: list[Problem] = field(default_factory=list)
     seconds: Seconds = 0.0
     sample_rate: int | None = None  # of audio that can be used
-    header: Header | None = None
+    header: tuple[int, str] | None = None  # sample rate and format of a file that can be opened
     loudness: Loudness | None = None
     bandwidth: Hertz = math.nan  # in a quick check, half of the header's rate
+
+
+class CheckedLine(NamedTuple):
+    """The result for one line; a line without a fingerprint is no manifest entry."""
+
+    number: int
+    audio: CheckedAudio
+    fingerprint: int | None = None  # the same for the same part of the same file
+    file: int = 0  # the same for the same file
+    offset: Seconds = 0.0
+    said: Seconds = math.nan  # the manifest's duration
+    in_tar: bool = False
+    categories: Mapping[str, str] | None = None  # if the rules ask for them
+
+
+class ParsedLine(NamedTuple):
+    """The JSON value of one line, and its row."""
+
+    value: dict[str, Any]
+    row: ManifestRow
 
 
 def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
@@ -91,24 +92,25 @@ def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Pr
 def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> CheckedLine:
     parsed = parse_or_problem(manifest, number, line)
     if isinstance(parsed, Problem):
-        return CheckedLine(number, () if "bad_line" in rules.ignored else (parsed,))
+        return CheckedLine(number, CheckedAudio([] if "bad_line" in rules.ignored else [parsed]))
     value, row = parsed
     entry = row.entry(manifest, number)
-    audio = check_entry(entry, rules)
-    facts = None
-    if rules.facts:
-        facts = LineFacts(categories(value), not math.isnan(row.shard), audio.header, audio.loudness)
-    return CheckedLine(
-        number,
-        tuple(audio.problems),
-        *_fingerprints(entry),
-        entry.offset,
-        row.duration,
-        audio.seconds,
-        audio.sample_rate,
-        facts,
-        audio.bandwidth,
-    )
+    audio, found = check_entry(entry, rules), categories(value) if rules.describe else None
+    in_tar = not math.isnan(row.shard)
+    return CheckedLine(number, audio, *_fingerprints(entry), entry.offset, row.duration, in_tar, found)
+
+
+def categories(value: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a line that may form groups, as texts: words, whole numbers, true and false."""
+    found = {}
+    for name, said in value.items():
+        if name in NOT_CATEGORIES:
+            continue
+        if type(said) is str and 0 < len(said) <= _LONGEST_CATEGORY:
+            found[name] = said
+        elif type(said) in (int, bool):
+            found[name] = str(said).lower()
+    return found
 
 
 def check_entry(entry: ManifestEntry, rules: Rules) -> CheckedAudio:
@@ -126,10 +128,8 @@ def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> Non
     """Add what is found to `audio`, which keeps it if an AudioError ends the check."""
     several = not isinstance(entry.audio_file, str)
     with AudioFile(file_name(entry)) as file:
-        audio.header = Header.of(file)
-        if several:
-            audio.header = audio.header._replace(channels=len(entry.audio_file))
         rate = file.sample_rate
+        audio.header = rate, file.format
         if rules.quick and not several:
             audio.seconds, audio.problems = _by_its_header(entry, file, rules)
         else:
@@ -141,7 +141,7 @@ def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> Non
             )
             audio.seconds = len(samples) / rate
             audio.bandwidth = measure_bandwidth(samples, rate)
-            if rules.facts and not rules.quick:
+            if rules.describe and not rules.quick:
                 audio.loudness = measure_loudness(samples, rate)
     audio.sample_rate = rate
     if rules.quick:

@@ -18,7 +18,6 @@ class Loudness(NamedTuple):
     """The loudness of one signal; 0 dBFS is a constant 1.0, so a sine at full scale has an RMS of -3.01 dBFS."""
 
     rms: Decibels  # -inf if all samples are 0
-    peak: Decibels
     clipped: float  # share of samples at full scale
     silence: float  # share of frames far below the loudest; 1 if all samples are 0
 
@@ -33,16 +32,9 @@ def measure_loudness(samples: np.ndarray, sample_rate: int) -> Loudness:
     frames = samples[:whole].reshape(-1, length)
     energies = np.einsum("fl,fl->f", frames, frames, dtype=np.float64)  # (frames, FRAME) -> (frames)
     energy = energies.sum() + np.square(samples[whole:], dtype=np.float64).sum()
-    peak = max(float(samples.max()), -float(samples.min()))
-    clipped = np.count_nonzero(np.abs(samples) >= FULL_SCALE) if peak >= FULL_SCALE else 0
     silent = energies <= energies.max() * 10 ** (SILENCE_DB / 10)
     return Loudness(
-        rms=_decibels(energy / len(samples)) / 2,
-        peak=_decibels(peak),
-        clipped=clipped / len(samples),
+        rms=float(10 * np.log10(energy / len(samples))) if energy > 0 else -np.inf,
+        clipped=float(np.mean(np.abs(samples) >= FULL_SCALE)),
         silence=float(np.mean(silent)),
     )
-
-
-def _decibels(amplitude: float) -> Decibels:
-    return float(20 * np.log10(amplitude)) if amplitude > 0 else -np.inf

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from nest_ssl.apps.datatools.check_lines import NOT_CATEGORIES
 from nest_ssl.apps.datatools.clean_manifests import new_file, split_name, write_clean
-from nest_ssl.apps.datatools.line_facts import NOT_CATEGORIES
 from nest_ssl.data.manifest import stable_hash
 from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
@@ -61,12 +61,6 @@ class Grouping:
         if self.pattern is not None:
             return f"what {self.pattern.pattern!r} finds in the path"
         return "folder" if self.folder else "audio file" if self.field is None else self.field
-
-    def options(self) -> list[str]:
-        """Return the grouping as options of a command."""
-        if self.pattern is not None:
-            return ["--group-by-path", self.pattern.pattern]
-        return ["--group-by-folder"] if self.folder else [] if self.field is None else ["--group-by", self.field]
 
 
 @dataclass(frozen=True)
@@ -151,7 +145,7 @@ def split_manifests(
                 raise ManifestError(f"{file}:{number}: {error}") from None
             fields.update(value)
             path = row.path.partition("\0")[0]
-            groups.append(grouping.of(value, path if grouping.pattern else _named_from(file, path)))
+            groups.append(grouping.of(value, path if grouping.pattern else named_from(file, path)))
             durations.append(row.duration)
             numbers.append(number)
         ends.append(len(numbers))
@@ -166,7 +160,7 @@ def split_manifests(
     return split
 
 
-def _named_from(manifest: str, path: str) -> str:
+def named_from(manifest: str, path: str) -> str:
     """Return a name for a file relative to its manifest, without looking it up on the disk."""
     return path if path.startswith(("/", "~")) else posixpath.join(os.path.dirname(manifest), path)  # noqa: PTH120
 

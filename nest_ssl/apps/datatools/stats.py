@@ -1,30 +1,42 @@
-"""Statistics of manifests, computed from the numbers of their lines."""
+"""Statistics of manifests: durations, loudness, silence, and the hours of each value of their fields.
+
+`nest-ssl data check` reads the audio, so both commands find the same problems. A few numbers of every line are kept, so
+that ten million lines fit into memory.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
-from nest_ssl.apps.datatools.check import Findings
-from nest_ssl.apps.datatools.split import split_names
+from nest_ssl.apps.datatools.check import Findings, Observer, Progress, check_manifests
+from nest_ssl.apps.datatools.check_lines import CheckedAudio, CheckedLine, Rules, categories, parse_or_problem
+from nest_ssl.apps.datatools.split import named_from
 from nest_ssl.apps.datatools.stats_advice import Advice, advise
-from nest_ssl.apps.datatools.stats_reading import Columns, Depth, Tally
-from nest_ssl.apps.datatools.train_command import split_words, train_words
+from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.inspection.overlap import Overlap, find_overlap
 from nest_ssl.data.manifest import load_manifest
-from nest_ssl.shell import as_typed
+from nest_ssl.data.manifest_lines import Seconds, line_blocks, numbered_lines
+from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.problems import Problem
+from nest_ssl.errors import ManifestError
+from nest_ssl.regular_file import why_not_regular
 
+Depth = Literal["samples", "headers", "manifest"]  # what is read
+MOST_VALUES = 100_000  # of a field; one with more is not counted
 _SPEAKER_FIELDS = ("speaker", "speaker_id", "spk", "spk_id", "client_id", "session", "recording")
-_PERCENTILES = (5, 50, 95, 99)
-_BINS = 20  # of a histogram at most, or one more
-_NICE_WIDTHS = (1.0, 2.0, 5.0, 10.0)
-_LEAST_WIDTH = 1e-6
-_OUTSIDE = 0.5  # per cent of the values at each end that may be outside a histogram
+_WIDTHS: tuple[Seconds, ...] = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 300, 600, 3600)  # of a histogram's bins
+_BINS = 20
+_BITS = 2**64 - 1
 
 
 @dataclass(frozen=True)
@@ -46,37 +58,31 @@ class Spread:
         finite = _finite(values)
         if not len(finite):
             return None
-        p5, median, p95, p99 = map(float, np.percentile(finite, _PERCENTILES))
-        return cls(*(len(finite), float(finite.min()), p5, median, float(finite.mean()), p95, p99, float(finite.max())))
+        least, p5, median, p95, p99, most = map(float, np.percentile(finite, (0, 5, 50, 95, 99, 100)))
+        return cls(len(finite), least, p5, median, float(finite.mean()), p95, p99, most)
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """How many values are between one edge and the next, and how many outside all edges."""
+    """The number of durations in each bin; bins are equally wide from 0 s on, and bin 20 has no upper end."""
 
-    edges: tuple[float, ...]
+    width: Seconds
     counts: tuple[int, ...]
-    below: int = 0
-    above: int = 0
 
     @classmethod
-    def of(cls, values: Sequence[float] | np.ndarray) -> Histogram | None:
-        """Return a histogram with round edges; a few distant values are counted outside it."""
-        finite = _finite(values)
+    def of(cls, durations: Sequence[float] | np.ndarray) -> Histogram | None:
+        """Return a histogram with round edges in which 99 % of the durations are below bin 20, if possible."""
+        finite = _finite(durations)
         if not len(finite):
             return None
-        low, high = np.percentile(finite, (_OUTSIDE, 100 - _OUTSIDE))
-        width = _nice_width(max((high - low) / _BINS or abs(low) / _BINS, _LEAST_WIDTH))
-        first, last = math.floor(low / width), math.floor(high / width) + 1
-        edges = tuple(round(number * width, 9) for number in range(first, last + 1))
-        counts, _ = np.histogram(finite, edges)
-        below, above = np.count_nonzero(finite < edges[0]), np.count_nonzero(finite > edges[-1])
-        return cls(edges, tuple(counts.tolist()), int(below), int(above))
+        most = np.percentile(finite, 99)
+        width = next((width for width in _WIDTHS if most < _BINS * width), _WIDTHS[-1])
+        return cls(width, tuple(np.bincount(np.minimum(finite // width, _BINS).astype(int)).tolist()))
 
 
 @dataclass(frozen=True)
 class Share:
-    """One value of a field, such as a rate, a format or a speaker."""
+    """One value of a field, such as a sample rate or a speaker."""
 
     value: str | int
     lines: int
@@ -84,49 +90,20 @@ class Share:
 
 
 @dataclass(frozen=True)
-class FieldStats:
-    """A field of the manifest with its values; `values` is None if there are too many to count."""
-
-    name: str
-    lines: int | None  # that have it
-    values: int | None
-    shares: tuple[Share, ...]  # the most hours first
-
-    @property
-    def groups(self) -> bool:
-        """Whether values repeat, unlike names of utterances."""
-        return self.values is not None and self.lines is not None and self.values <= max(1, self.lines // 2)
-
-
-@dataclass(frozen=True)
-class Group:
-    """The durations of the lines that share a value."""
-
-    value: str | None  # None: lines without that field
-    hours: float
-    duration: Spread
-
-
-@dataclass(frozen=True)
 class Sound:
-    """Loudness and silence; decibels relative to full scale."""
+    """Loudness and silence of the files whose samples were read."""
 
-    rms: Spread | None  # None: every sample is 0
-    rms_histogram: Histogram | None
-    peak: Spread | None
+    rms: Spread | None  # dBFS; None if every sample is 0
+    silence: Spread  # share of each file
+    silence_of_all: float  # share of all audio
     files_at_full_scale: int  # with any sample that is
     samples_at_full_scale: float  # share of all
-    silence: Spread  # share of each file
-    silence_histogram: Histogram
-    silence_of_all: float  # share of all audio
-    digital_silence: int  # files whose samples are all 0
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Everything that `nest-ssl data stats` reports."""
+    """The results of `nest-ssl data stats`."""
 
-    manifests: tuple[str, ...]
     depth: Depth
     lines: int
     entries: int
@@ -137,69 +114,51 @@ class Stats:
     duration: Spread | None
     duration_histogram: Histogram | None
     sound: Sound | None
-    sample_rates: tuple[Share, ...]
-    channels: tuple[Share, ...]
+    sample_rates: tuple[Share, ...]  # the most hours first
     formats: tuple[Share, ...]
-    fields: tuple[FieldStats, ...]
-    by: str | None
-    groups: tuple[Group, ...]
+    fields: dict[str, tuple[Share, ...]]  # those whose values repeat, unlike names of utterances
     problems: Findings
     advice: Advice | None
-    validation: tuple[str, ...] = ()  # manifests
-    noise: tuple[str, ...] = ()
-    channel_selector: str | int | None = None
-    overlap: Overlap | None = None  # of the validation set with these manifests
+    overlap: Overlap | None  # of the validation set with these manifests
 
     @property
-    def split_words(self) -> list[str]:
-        """The command that splits off a validation set if there is none; by speaker if a field names it."""
-        if self.validation or self.advice is None or self.in_tar:
-            return []
-        groups = {field.name for field in self.fields if field.groups and (field.values or 0) > 1}
-        return split_words(self._once, next((name for name in _SPEAKER_FIELDS if name in groups), None))
-
-    @property
-    def _once(self) -> list[str]:
-        return list(dict.fromkeys(self.manifests))
-
-    @property
-    def train_words(self) -> list[str]:
-        """The command that trains with the advice, on the manifests that `split_words` makes, if any."""
-        if self.advice is None or not self.advice.overrides or self.in_tar:
-            return []
-        train, val = list(self.manifests), list(self.validation)
-        if self.split_words:
-            train, val = ([str(pair[side]) for pair in split_names(self._once)] for side in (0, 1))
-        return train_words(train, val, self.noise, self.advice.overrides, self.channel_selector)
+    def group_field(self) -> str | None:
+        """The field that names several speakers or recordings, which a split must not divide."""
+        return next((name for name in _SPEAKER_FIELDS if len(self.fields.get(name, ())) > 1), None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything for JSON."""
-        values = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        found = self.problems.as_dict()
-        values["problems"] = {name: found[name] for name in ("faulty_lines", "problems", "examples", "narrow_band")}
-        values["overrides"] = self.train_words[1:]
-        values["commands"] = [as_typed(words) for words in (self.split_words, self.train_words) if words]
-        return values
+        others = dataclasses.asdict(dataclasses.replace(self, problems=Findings()))
+        return others | {"problems": self.problems.as_dict()}
 
 
-def summarize(
+def describe(
     manifests: Sequence[str],
-    depth: Depth,
-    columns: Columns,
-    findings: Findings,
-    batch_size: int = 8,
+    depth: Depth = "samples",
     *,
     validation: Sequence[str] = (),
-    noise: Sequence[str] = (),
-    channel_selector: str | int | None = None,
+    batch_size: int = 8,
+    channel_selector: ChannelSelector = None,
+    workers: int = 1,
+    progress: Progress | None = None,
 ) -> Stats:
-    """Compute the statistics; `batch_size` is that of the random batches that the advice is compared with.
+    """Read every line, and compute the statistics of the valid ones.
 
-    `validation` and `noise` are the other manifests of a training run.
+    The advice is compared with random batches of `batch_size`.
     """
+    columns = _Columns()
+    if depth == "manifest":
+        findings = _read_lines(manifests, columns.add, progress)
+    else:
+        ignored = frozenset({"overlap"})  # all manifests are for training
+        rules = Rules(channel_selector=channel_selector, quick=depth == "headers", ignored=ignored, describe=True)
+        findings = check_manifests(manifests, rules, workers=workers, progress=progress, observe=columns.add)
+    if not columns.said:
+        bad = findings.examples.get("bad_line")
+        reason = f"; {bad[0].message}" if bad else ""
+        raise ManifestError(f"{', '.join(manifests)}: has no entries{reason}")
     seconds = np.asarray(columns.seconds)
     return Stats(
-        manifests=tuple(manifests),
         depth=depth,
         lines=findings.lines,
         entries=len(seconds),
@@ -209,96 +168,120 @@ def summarize(
         in_tar=columns.in_tar,
         duration=Spread.of(seconds),
         duration_histogram=Histogram.of(seconds),
-        sound=_sound(columns),
-        sample_rates=_shares(columns.sample_rates),
-        channels=_shares(columns.channels),
-        formats=_shares(columns.formats),
-        fields=tuple(_fields(columns)),
-        by=columns.by,
-        groups=tuple(_groups(columns, seconds)),
+        sound=columns.sound(),
+        sample_rates=columns.sample_rates.shares(),
+        formats=columns.formats.shares(),
+        fields={name: tally.shares() for name, tally in sorted(columns.fields.items()) if tally.repeats()},
         problems=findings,
         advice=advise(np.asarray(columns.said), batch_size, in_tar=columns.in_tar > 0),
-        validation=tuple(validation),
-        noise=tuple(noise),
-        channel_selector=channel_selector,
-        overlap=_overlap(manifests, validation),
+        overlap=_overlap(manifests, validation) if validation else None,
     )
+
+
+class _Tally:
+    """The lines and the seconds of each value of a field."""
+
+    def __init__(self) -> None:
+        self.lines: defaultdict[Any, int] = defaultdict(int)
+        self.seconds: defaultdict[Any, Seconds] = defaultdict(float)
+
+    def add(self, value: Hashable, seconds: Seconds) -> None:
+        if len(self.lines) <= MOST_VALUES:
+            self.lines[value] += 1
+            self.seconds[value] += seconds
+
+    def repeats(self) -> bool:
+        """Return whether values repeat, and are few enough to be counted."""
+        return len(self.lines) <= min(MOST_VALUES, max(1, sum(self.lines.values()) // 2))
+
+    def shares(self) -> tuple[Share, ...]:
+        """Return the values, the most hours first."""
+        shares = (Share(value, lines, self.seconds[value] / 3600) for value, lines in self.lines.items())
+        return tuple(sorted(shares, key=lambda share: (-share.hours, -share.lines, str(share.value))))
+
+
+class _Columns:
+    """The numbers of every valid line."""
+
+    def __init__(self) -> None:
+        self.seconds = array("d")  # of audio; NaN if unknown or unusable
+        self.said = array("d")  # durations in the manifest, NaN if there is none
+        self.files = array("Q")  # fingerprints
+        self.in_tar = 0
+        self.measured = array("f")  # seconds of every line whose samples were read; the next three are about those
+        self.rms, self.clipped, self.silence = array("f"), array("f"), array("f")
+        self.sample_rates, self.formats = _Tally(), _Tally()
+        self.fields: defaultdict[str, _Tally] = defaultdict(_Tally)
+
+    def add(self, line: CheckedLine) -> None:
+        """Add a line; one that is no manifest entry is skipped."""
+        if line.fingerprint is None:
+            return
+        audio = line.audio
+        seconds = audio.seconds or math.nan  # usable audio has samples
+        self.seconds.append(seconds)
+        self.said.append(line.said)
+        self.files.append(line.file)
+        self.in_tar += line.in_tar
+        known = 0.0 if math.isnan(seconds) else seconds
+        if audio.header is not None:
+            for tally, value in zip((self.sample_rates, self.formats), audio.header, strict=True):
+                tally.add(value, known)
+        if audio.loudness is not None:
+            self.measured.append(seconds)
+            for column, level in zip((self.rms, self.clipped, self.silence), audio.loudness, strict=True):
+                column.append(level)
+        for name, text in (line.categories or {}).items():
+            self.fields[name].add(text, known)
+
+    def sound(self) -> Sound | None:
+        silence, seconds = Spread.of(self.silence), np.asarray(self.measured, dtype=np.float64)
+        if silence is None:
+            return None
+        return Sound(
+            rms=Spread.of(self.rms),
+            silence=silence,
+            silence_of_all=float(np.average(self.silence, weights=seconds)),
+            files_at_full_scale=int(np.count_nonzero(self.clipped)),
+            samples_at_full_scale=float(np.average(self.clipped, weights=seconds)),
+        )
+
+
+def _read_lines(manifests: Sequence[str], observe: Observer, progress: Progress | None) -> Findings:
+    """Read manifests without audio; the only problems that this finds are invalid lines."""
+    files = [resolve_path(name) for name in manifests]
+    for name, file in zip(manifests, files, strict=True):
+        reason = why_not_regular(file)
+        if reason is not None:
+            raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
+    findings, done, total = Findings(), 0, sum(Path(file).stat().st_size for file in files)
+    for file in files:
+        here = os.path.abspath(file)  # noqa: PTH100 - links are not followed
+        for first, block in line_blocks(file, key="manifest"):
+            for number, line in numbered_lines(first, block):
+                findings.lines += 1
+                parsed = parse_or_problem(file, number, line)
+                if isinstance(parsed, Problem):
+                    findings.faulty_lines += 1
+                    findings.add(parsed)
+                    continue
+                row = parsed.row
+                audio = CheckedAudio(seconds=row.duration)
+                name_of_file = hash(named_from(here, row.path)) & _BITS
+                in_tar = not math.isnan(row.shard)
+                fields = categories(parsed.value)
+                observe(CheckedLine(number, audio, 0, name_of_file, 0.0, row.duration, in_tar, fields))
+            done += len(block)
+            if progress is not None:
+                progress(done, total, findings)
+    return findings
 
 
 def _overlap(manifests: Sequence[str], validation: Sequence[str]) -> Overlap | None:
-    if not validation:
-        return None
     sides = (load_manifest(names, key="manifest", skip_bad_lines=True) for names in (manifests, validation))
     return find_overlap(*([side] for side in sides))
-
-
-def _sound(columns: Columns) -> Sound | None:
-    if not columns.measured:
-        return None
-    seconds = np.asarray(columns.measured, dtype=np.float64)
-    rms, clipped, silence = (np.asarray(column) for column in (columns.rms, columns.clipped, columns.silence))
-    silence_spread, tenths = Spread.of(silence), tuple(number / 10 for number in range(11))
-    assert silence_spread is not None  # shares are finite
-    return Sound(
-        rms=Spread.of(rms),
-        rms_histogram=Histogram.of(rms),
-        peak=Spread.of(np.asarray(columns.peak)),
-        files_at_full_scale=int(np.count_nonzero(clipped)),
-        samples_at_full_scale=float(np.average(clipped, weights=seconds)),
-        silence=silence_spread,
-        silence_histogram=Histogram(tenths, tuple(np.histogram(silence, tenths)[0].tolist())),
-        silence_of_all=float(np.average(silence, weights=seconds)),
-        digital_silence=int(np.count_nonzero(rms == -np.inf)),
-    )
-
-
-def _shares(tally: Tally) -> tuple[Share, ...]:
-    return tuple(Share(value, lines, seconds / 3600) for value, lines, seconds in tally.by_seconds())
-
-
-def _fields(columns: Columns) -> Iterator[FieldStats]:
-    for name, tally in sorted(columns.fields.items()):
-        if tally is None:
-            yield FieldStats(name, None, None, ())
-        elif tally.lines:
-            shares = _shares(tally)
-            yield FieldStats(name, sum(share.lines for share in shares), len(shares), shares)
-
-
-def _groups(columns: Columns, seconds: np.ndarray) -> Iterator[Group]:
-    """Yield the durations of each value, the most hours first."""
-    if columns.by is None:
-        return
-    names = [*columns.group_numbers, None]  # -1 is the last
-    numbers = np.asarray(columns.groups)
-    order = np.argsort(numbers, kind="stable")
-    present, starts = np.unique(numbers[order], return_index=True)
-    groups = []
-    for number, durations in zip(present, np.split(seconds[order], starts[1:]), strict=True):
-        spread = Spread.of(durations)
-        if spread is not None:
-            groups.append(Group(names[number], float(np.nansum(durations)) / 3600, spread))
-    yield from sorted(groups, key=lambda group: -group.hours)
-
-
-def printable(text: str) -> str:
-    """Return a value of a manifest without characters that move the cursor or cannot be encoded."""
-    return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
 def _finite(values: Sequence[float] | np.ndarray) -> np.ndarray:
     numbers = np.asarray(values, dtype=np.float64)
     return numbers[np.isfinite(numbers)]
-
-
-def _nice_width(least: float) -> float:
-    """Return 1, 2 or 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(least))
-    return next(nice * power for nice in _NICE_WIDTHS if nice * power >= least * (1 - 1e-9))
-
-
-def _plain(value: Any) -> Any:
-    """Return dataclasses as dictionaries."""
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -41,8 +41,6 @@ class BucketedBatches:
     batch_duration: int
     num_buckets: int
     efficiency: float
-    batches: int  # in an epoch
-    random_batches: int
 
 
 @dataclass(frozen=True)
@@ -102,17 +100,17 @@ def suggest_min_duration(durations: np.ndarray) -> Seconds:
 
 def suggest_batches(durations: np.ndarray, batch_size: int) -> BucketedBatches:
     """Return batches of as many seconds as random batches have with their padding, so that they need no more memory."""
-    lines, longest_of_all = len(durations), float(durations.max())
-    if lines > MOST_SAMPLED:
+    longest_of_all = float(durations.max())
+    if len(durations) > MOST_SAMPLED:
         durations = np.random.default_rng(0).choice(durations, MOST_SAMPLED, replace=False)
     durations = np.maximum(durations, SHORTEST)
     batch_size = min(batch_size, len(durations))
     longest = expected_longest(durations, batch_size)
     batch_duration = math.ceil(max(batch_size * longest, longest_of_all, SHORTEST))
-    tried = {
-        number: DurationBatches(durations, batch_duration=batch_duration, num_buckets=number) for number in _BUCKETS
+    efficiencies = {
+        number: DurationBatches(durations, batch_duration=batch_duration, num_buckets=number).padding_efficiency()
+        for number in _BUCKETS
     }
-    efficiencies = {number: sampler.padding_efficiency() for number, sampler in tried.items()}
     best = max(efficiencies.values())
     chosen = next(number for number in _BUCKETS if efficiencies[number] >= best - _GOOD_ENOUGH)
     return BucketedBatches(
@@ -121,8 +119,6 @@ def suggest_batches(durations: np.ndarray, batch_size: int) -> BucketedBatches:
         batch_duration=batch_duration,
         num_buckets=chosen,
         efficiency=efficiencies[chosen],
-        batches=round(len(tried[chosen]) * lines / len(durations)),
-        random_batches=math.ceil(lines / batch_size),
     )
 
 

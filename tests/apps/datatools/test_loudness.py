@@ -29,17 +29,15 @@ def test_silence_is_the_share_of_librosas_frames_far_below_the_loudest(speech: n
     assert measure_loudness(speech, rate).silence == expected
 
 
-def test_rms_and_peak_are_those_of_naive_sums(speech: np.ndarray) -> None:
-    found = measure_loudness(speech, RATE)
+def test_rms_is_that_of_a_naive_sum(speech: np.ndarray) -> None:
     exact = speech.astype(np.float64)
-    assert found.rms == pytest.approx(10 * np.log10(np.mean(exact**2)), abs=1e-9)
-    assert found.peak == pytest.approx(20 * np.log10(np.abs(exact).max()), abs=1e-9)
+    assert measure_loudness(speech, RATE).rms == pytest.approx(10 * np.log10(np.mean(exact**2)), abs=1e-9)
 
 
 def test_a_sine_at_full_scale_is_3_decibels_below_a_constant() -> None:
     sine = np.sin(2 * np.pi * 100 * np.arange(RATE) / RATE).astype(np.float32)
     assert measure_loudness(sine, RATE).rms == pytest.approx(-3.0103, abs=1e-4)
-    assert measure_loudness(np.ones(RATE, dtype=np.float32), RATE)[:2] == (0.0, 0.0)
+    assert measure_loudness(np.ones(RATE, dtype=np.float32), RATE).rms == 0.0
 
 
 def test_samples_at_full_scale_are_counted_on_both_sides() -> None:
@@ -49,7 +47,7 @@ def test_samples_at_full_scale_are_counted_on_both_sides() -> None:
 
 @pytest.mark.parametrize("length", [1, 7, FRAME, 3 * FRAME + 1])
 def test_zeros_are_all_silence_and_infinitely_quiet(length: int) -> None:
-    assert measure_loudness(np.zeros(length, dtype=np.float32), RATE) == (-np.inf, -np.inf, 0.0, 1.0)
+    assert measure_loudness(np.zeros(length, dtype=np.float32), RATE) == (-np.inf, 0.0, 1.0)
 
 
 @given(
@@ -58,8 +56,7 @@ def test_zeros_are_all_silence_and_infinitely_quiet(length: int) -> None:
 def test_gain_moves_levels_and_leaves_silence(samples: list[float], gain: float, rate: int) -> None:
     signal = np.array(samples, dtype=np.float64)
     before, after = measure_loudness(signal, rate), measure_loudness(signal * 10 ** (gain / 20), rate)
-    assert before.rms <= before.peak + 1e-9
     assert 0 <= before.silence <= 1
-    if before.peak > -500:  # squares of smaller numbers are 0
+    if np.abs(signal).max() > 1e-25:  # squares of smaller numbers are 0
+        assert before.rms <= 20 * np.log10(np.abs(signal).max()) + 1e-9
         assert after.rms == pytest.approx(before.rms + gain, abs=1e-6)
-        assert after.peak == pytest.approx(before.peak + gain, abs=1e-6)

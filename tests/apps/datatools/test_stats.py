@@ -11,18 +11,13 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.datatools import stats_reading
-from nest_ssl.apps.datatools.stats import Histogram, Spread, Stats, summarize
-from nest_ssl.apps.datatools.stats_reading import Depth, read_columns
+from nest_ssl.apps.datatools import stats
+from nest_ssl.apps.datatools.stats import Depth, Histogram, Spread, describe
 from nest_ssl.errors import ManifestError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80)
+DURATIONS = st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=80)
 ONE_SAMPLE = 1e-3  # of a short file: a line's duration in samples is rounded down, as NeMo does
-
-
-def stats_of(manifests: list[str], depth: Depth = "samples", by: str | None = None, workers: int = 1) -> Stats:
-    columns, findings = read_columns(manifests, depth, by=by, workers=workers)
-    return summarize(manifests, depth, columns, findings)
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ def readable(manifest: str) -> list[tuple[dict, np.ndarray, soundfile.SoundFile]
 
 
 def test_figures_are_those_of_naive_sums(manifest: str) -> None:
-    found, files = stats_of([manifest]), readable(manifest)
+    found, files = describe([manifest]), readable(manifest)
     seconds = np.array([len(samples) / file.samplerate for _, samples, file in files])
     assert (found.lines, found.entries, found.files, found.without_duration) == (46, 45, 44, 3)
     assert found.hours == pytest.approx(seconds.sum() / 3600, rel=ONE_SAMPLE)
@@ -73,16 +68,15 @@ def test_figures_are_those_of_naive_sums(manifest: str) -> None:
     formats = Counter(f"{file.format} {file.subtype}" for _, _, file in files)
     formats["WAV DOUBLE"] += 2  # nan.wav and stereo.wav can be opened
     assert {share.value: share.lines for share in found.formats} == formats
-    assert {share.value: share.lines for share in found.channels} == {1: 43, 2: 1}
 
 
 def test_sound_is_that_of_naive_sums(manifest: str) -> None:
-    found, files = stats_of([manifest]).sound, readable(manifest)
+    found, files = describe([manifest]).sound, readable(manifest)
     assert found is not None
     assert found.rms is not None
     power = [np.mean(samples.astype(np.float64) ** 2) for _, samples, _ in files]
     levels = [10 * np.log10(each) for each in power if each]
-    assert (found.rms.count, found.digital_silence) == (len(levels), 1)
+    assert found.rms.count == len(levels)
     assert (found.rms.min, found.rms.median) == pytest.approx((min(levels), np.median(levels)), abs=1e-4)
     at_full_scale = [np.abs(samples) >= 32767 / 32768 for _, samples, _ in files]
     assert found.files_at_full_scale == sum(map(np.any, at_full_scale))
@@ -91,11 +85,11 @@ def test_sound_is_that_of_naive_sums(manifest: str) -> None:
         np.average([each.mean() for each in at_full_scale], weights=weights)
     )
     assert 0.25 < found.silence_of_all < 0.4  # a third of every file but one
-    assert sum(found.silence_histogram.counts) == len(files)
+    assert found.silence.count == len(files)
 
 
 def test_files_that_cannot_be_used_are_counted_with_their_kind(manifest: str) -> None:
-    found = stats_of([manifest]).problems
+    found = describe([manifest]).problems
     assert found.kinds == dict.fromkeys(("bad_line", "duplicate", "unreadable", "not_finite", "channels", "silent"), 1)
     assert found.faulty_lines == 6
     assert "nan.wav: holds NaN" in found.examples["not_finite"][0].message
@@ -103,12 +97,12 @@ def test_files_that_cannot_be_used_are_counted_with_their_kind(manifest: str) ->
 
 @pytest.mark.parametrize("depth", ["samples", "headers"])
 def test_more_processes_find_the_same(manifest: str, depth: Depth) -> None:
-    one, two = (stats_of([manifest, manifest], depth, "speaker", workers) for workers in (1, 2))
+    one, two = (describe([manifest, manifest], depth, workers=workers) for workers in (1, 2))
     assert one.as_dict() == two.as_dict()
 
 
 def test_headers_alone_tell_the_same_durations_and_nothing_of_the_sound(manifest: str) -> None:
-    whole, quick = stats_of([manifest]), stats_of([manifest], "headers")
+    whole, quick = describe([manifest]), describe([manifest], "headers")
     assert quick.sound is None
     assert (quick.sample_rates[0].value, quick.formats[0].value) == (
         whole.sample_rates[0].value,
@@ -119,40 +113,29 @@ def test_headers_alone_tell_the_same_durations_and_nothing_of_the_sound(manifest
 
 
 def test_the_manifest_alone_tells_what_it_says_and_no_audio_is_needed(manifest: str, tmp_path: Path) -> None:
-    whole = stats_of([manifest], by="lang")
+    whole = describe([manifest])
     for file in (*tmp_path.glob("*.wav"), *tmp_path.glob("*.flac")):
         file.unlink()
-    found = stats_of([manifest], "manifest", by="lang")
+    found = describe([manifest], "manifest")
     rows = [json.loads(line) for line in Path(manifest).read_text().splitlines()[:-1]]
     assert (found.lines, found.entries, found.files, found.sound, found.sample_rates) == (46, 45, 44, None, ())
     assert found.hours == pytest.approx(sum(row["duration"] for row in rows) / 3600)
     assert found.advice == whole.advice
     assert found.problems.kinds == {"bad_line": 1}
-    assert {(group.value, group.duration.count) for group in found.groups} == {("de", 20), ("en", 21), (None, 4)}
-    assert [(field.name, field.values, field.lines) for field in found.fields] == [
-        *(("id", 40, 41), ("lang", 2, 41), ("speaker", 6, 42)),
-    ]
+    assert {share.value: share.lines for share in found.fields["lang"]} == {"de": 20, "en": 21}
+    assert {name: len(shares) for name, shares in found.fields.items()} == {"lang": 2, "speaker": 6}
 
 
-def test_fields_are_counted_by_value_and_those_that_hardly_repeat_are_told_apart(manifest: str) -> None:
-    found = {field.name: field for field in stats_of([manifest]).fields}
-    assert {name: field.groups for name, field in found.items()} == {"id": False, "lang": True, "speaker": True}
+def test_fields_are_counted_by_value_unless_values_hardly_repeat(manifest: str) -> None:
+    found = describe([manifest])
+    assert (list(found.fields), found.group_field) == (["lang", "speaker"], "speaker")
     seconds: Counter[str] = Counter()
     for row, samples, file in readable(manifest):
         seconds[row.get("speaker", "")] += len(samples) / file.samplerate  # type: ignore[assignment]
-    hours = {share.value: share.hours for share in found["speaker"].shares}
+    hours = {share.value: share.hours for share in found.fields["speaker"]}
     assert hours == pytest.approx(
         {**{name: seconds[name] / 3600 for name in seconds if name}, "s9": 0.0}, rel=ONE_SAMPLE
     )
-
-
-def test_durations_by_a_field_are_those_of_its_lines(manifest: str) -> None:
-    groups = stats_of([manifest], by="lang").groups
-    assert [group.value for group in groups[-1:]] == [None]
-    for group in groups:
-        same = [len(x) / file.samplerate for row, x, file in readable(manifest) if row.get("lang") == group.value]
-        assert group.hours == pytest.approx(sum(same) / 3600, rel=ONE_SAMPLE)
-        assert group.duration.median == pytest.approx(np.median(same), rel=ONE_SAMPLE)
 
 
 @pytest.mark.parametrize("depth", ["samples", "manifest"])
@@ -160,31 +143,32 @@ def test_whatever_a_line_says_beside_is_no_trouble(
     write_audio: Callable, write_manifest: Callable, depth: Depth
 ) -> None:
     row = write_audio("a.wav", np.ones(800))
-    others = [True, 7, "7", None, 0.5, {"a": 1}, ["b"], "", "x" * 1000, "\ud800"]
-    found = stats_of(
-        [write_manifest([{**row, "offset": n / 1e4, "x": other} for n, other in enumerate(others)])], depth, "x"
+    others = [True, 7, "7", None, 0.5, {"a": 1}, ["b"], "", "x" * 1000, *3 * ["\ud800"]]
+    found = describe(
+        [write_manifest([{**row, "offset": n / 1e4, "x": other} for n, other in enumerate(others)])], depth
     )
-    (field,) = found.fields
-    assert {share.value: share.lines for share in field.shares} == {"true": 1, "7": 2, "\ud800": 1}
+    assert {share.value: share.lines for share in found.fields["x"]} == {"true": 1, "7": 2, "\ud800": 3}
     json.dumps(found.as_dict(), allow_nan=False)
 
 
 def test_a_field_of_too_many_values_is_forgotten(write_manifest: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stats_reading, "MOST_VALUES", 10)
-    path = write_manifest([{"audio_filepath": "a", "duration": 1.0, "id": n, "odd": n % 2} for n in range(5000)])
-    assert [(field.name, field.values) for field in stats_of([path], "manifest").fields] == [("id", None), ("odd", 2)]
+    monkeypatch.setattr(stats, "MOST_VALUES", 10)
+    path = write_manifest([{"audio_filepath": "a", "duration": 1.0, "id": n % 50, "odd": n % 2} for n in range(5000)])
+    assert {name: len(shares) for name, shares in describe([path], "manifest").fields.items()} == {"odd": 2}
 
 
 def test_a_line_that_names_one_file_for_each_channel(write_audio: Callable, write_manifest: Callable) -> None:
     names = [write_audio(f"{side}.wav", np.sin(np.arange(1600)))["audio_filepath"] for side in ("left", "right")]
-    columns, _ = read_columns([write_manifest([{"audio_filepath": names, "duration": 0.1}])], channel_selector=1)
-    assert (columns.channels.lines, len(columns.measured), list(columns.seconds)) == ({2: 1}, 1, [0.1])
+    found = describe([write_manifest([{"audio_filepath": names, "duration": 0.1}])], channel_selector=1)
+    assert found.sound is not None
+    assert found.duration is not None
+    assert (found.sound.silence.count, found.duration.max) == (1, 0.1)
 
 
 def test_members_of_tar_files_are_named_as_such(write_manifest: Callable) -> None:
     rows = [{"audio_filepath": f"{n}.wav", "duration": 2.0, "shard_id": n % 2} for n in range(6)]
     for depth in ("samples", "manifest"):
-        found = stats_of([write_manifest(rows)], depth)  # type: ignore[arg-type]
+        found = describe([write_manifest(rows)], depth)  # type: ignore[arg-type]
         assert found.in_tar == 6
         assert found.advice is not None
         assert found.advice.batches is None
@@ -196,22 +180,23 @@ def test_manifests_without_entries_are_an_error(tmp_path: Path, depth: Depth) ->
     empty.write_text("\n")
     wrong.write_text("{}\n")
     with pytest.raises(ManifestError, match=r"empty\.json: has no entries$"):
-        read_columns([str(empty)], depth)
+        describe([str(empty)], depth)
     with pytest.raises(ManifestError, match=r"has no entries; .*wrong\.json:1: audio_filepath is None"):
-        read_columns([str(empty), str(wrong)], depth)
+        describe([str(empty), str(wrong)], depth)
     with pytest.raises(ManifestError, match=r"absent\.json: no such file"):
-        read_columns(["absent.json"], depth)
+        describe(["absent.json"], depth)
 
 
-@given(values=NUMBERS, odd=st.lists(st.sampled_from([np.nan, np.inf, -np.inf]), max_size=3))
-def test_a_histogram_holds_every_finite_value_once(values: list[float], odd: list[float]) -> None:
-    found = Histogram.of([*odd, *values])
+@given(durations=DURATIONS, odd=st.lists(st.just(np.nan), max_size=3))
+def test_a_histogram_holds_every_known_duration_once(durations: list[float], odd: list[float]) -> None:
+    found = Histogram.of([*odd, *durations])
     assert found is not None
-    assert sum(found.counts) + found.below + found.above == len(values)
-    assert found.below + found.above <= 0.02 * len(values) + 2
-    assert len(found.counts) <= 22
-    assert list(found.edges) == sorted(set(found.edges))
-    assert np.count_nonzero(np.array(values) < found.edges[0]) == found.below
+    assert sum(found.counts) == len(durations)
+    assert len(found.counts) <= 21
+    for number, count in enumerate(found.counts[:20]):
+        assert count == sum(number <= duration // found.width < number + 1 for duration in durations)
+    if found.width < 3600:
+        assert sum(found.counts[20:]) <= 0.01 * len(durations) + 1
 
 
 @given(values=NUMBERS)
