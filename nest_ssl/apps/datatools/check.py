@@ -1,7 +1,7 @@
 """Find all problems of manifests and their audio before a training run meets them: `nest-ssl data check`.
 
 The manifests are read once, a few dozen lines at a time, and several processes read the audio of those lines. Problems
-are written as they are found. Memory is needed only for the hashes that find duplicates and overlaps: 40 bytes a line.
+are written as they are found. Memory is needed only for the hashes that find duplicates and overlaps: 44 bytes a line.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import numpy as np
 
-from nest_ssl.apps.datatools.check_lines import Block, CheckedLine, Rules, check_block
+from nest_ssl.apps.datatools.check_lines import CheckedLine, Rules, check_block
 from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
@@ -83,22 +84,47 @@ Observer = Callable[[CheckedLine], None]
 
 
 class _Source:
-    """One manifest, with hashes of its entries and the numbers of its faulty lines."""
+    """One manifest, and the numbers of its faulty lines."""
 
-    def __init__(self, name: str, rules: Rules, is_noise: bool) -> None:
+    def __init__(self, name: str, rules: Rules, entries: _Entries) -> None:
         self.file = resolve_path(name)
         reason = why_not_regular(self.file)
         if reason is not None:
             raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
         self.size = Path(self.file).stat().st_size
-        self.rules = dataclasses.replace(rules, channel_selector=None) if is_noise else rules
-        self.is_noise = is_noise
-        self.fingerprints = array("Q")
-        self.files = array("Q")
-        self.offsets, self.durations = array("d"), array("d")
-        self.numbers = array("q")
+        self.rules = rules
         self.faulty = array("q")
+        self.entries = entries
+        entries.sources.append(self)
+
+
+class _Entries:
+    """The entries of several manifests in order, as columns."""
+
+    def __init__(self) -> None:
+        self.sources: list[_Source] = []
+        self.which = array("i")  # index of the source
+        self.numbers = array("q")  # of lines
+        self.fingerprints, self.files = array("Q"), array("Q")
+        self.offsets, self.durations = array("d"), array("d")
         self.duplicates: set[int] = set()
+
+    def add(self, line: CheckedLine, source: _Source) -> None:
+        if line.fingerprint is not None:
+            self.which.append(self.sources.index(source))
+            self.numbers.append(line.number)
+            self.fingerprints.append(line.fingerprint)
+            self.files.append(line.file)
+            self.offsets.append(line.offset)
+            self.durations.append(line.said)
+
+    def place(self, index: int) -> str:
+        return f"{self.sources[self.which[index]].file}:{self.numbers[index]}"
+
+    def faulty(self, index: int, kind: str, message: str) -> Problem:
+        """Return the problem of an entry, and count its line among the faulty ones of its manifest."""
+        self.sources[self.which[index]].faulty.append(self.numbers[index])
+        return Problem(kind, "", self.place(index), f"{self.place(index)}: {message}")
 
 
 def check_manifests(
@@ -118,27 +144,27 @@ def check_manifests(
     All problems are written to `report`. Lines without problems are written to the files of `clean`, one for each of
     `manifests` (not of `noise`). `observe` is called with every line, in order, in this process.
     """
-    sources = [_Source(name, rules, is_noise=False) for name in manifests]
-    sources += [_Source(name, rules, is_noise=True) for name in noise]
+    speech, noises = _Entries(), _Entries()
+    sources = [_Source(name, rules, speech) for name in manifests]
+    sources += [_Source(name, dataclasses.replace(rules, channel_selector=None), noises) for name in noise]
     _refuse_to_overwrite(sources, [*clean, *([] if report is None else [report])])
     findings, total, done = Findings(), sum(source.size for source in sources), 0
     with contextlib.ExitStack() as stack:
         listing = None if report is None else stack.enter_context(new_file(report))
         cleaned = [stack.enter_context(new_file(path)) for path in clean]
-        for source, block, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
+        for source, size, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
             for line in lines:
-                _take_note(line, source, findings, listing)
+                _take_note(line, source, findings, listing, is_speech=source.entries is speech)
                 if observe is not None:
                     observe(line)
-            done += len(block.content)
+            done += size
             if progress is not None:
                 progress(done, total, findings)
         if "duplicate" not in rules.ignored:
-            for group in (sources[: len(manifests)], sources[len(manifests) :]):
-                for duplicate in _duplicates(group) if group else ():
-                    _list_problem(duplicate, findings, listing)
+            for duplicate in chain(_duplicates(speech), _duplicates(noises)):
+                _list_problem(duplicate, findings, listing)
         if "overlap" not in rules.ignored:
-            for overlap in _overlaps(sources[: len(manifests)], findings):
+            for overlap in _overlaps(speech, findings):
                 _list_problem(overlap, findings, listing)
         findings.faulty_lines = sum(len(np.unique(source.faulty)) for source in sources)
         for source, path, file in zip(sources[: len(clean)], clean, cleaned, strict=True):
@@ -146,20 +172,17 @@ def check_manifests(
     return findings
 
 
-def _take_note(line: CheckedLine, source: _Source, findings: Findings, listing: IO[bytes] | None) -> None:
+def _take_note(
+    line: CheckedLine, source: _Source, findings: Findings, listing: IO[bytes] | None, is_speech: bool
+) -> None:
     audio = line.audio
     findings.lines += 1
     findings.seconds += audio.seconds
     if audio.sample_rate is not None:
         findings.sample_rates[audio.sample_rate] += 1
-    if not math.isnan(audio.bandwidth) and not source.is_noise:
+    if not math.isnan(audio.bandwidth) and is_speech:
         findings.narrow.add(audio.bandwidth, audio.seconds, f"{source.file}:{line.number}", source.rules.sample_rate)
-    if line.fingerprint is not None:
-        source.fingerprints.append(line.fingerprint)
-        source.files.append(line.file)
-        source.offsets.append(line.offset)
-        source.durations.append(line.said)
-        source.numbers.append(line.number)
+    source.entries.add(line, source)
     if audio.problems:
         source.faulty.append(line.number)
         findings.no_entries += line.fingerprint is None
@@ -181,77 +204,51 @@ def record(found: Problem) -> dict[str, Any]:
 
 def _checked(
     sources: Sequence[_Source], workers: int, start_method: str | None
-) -> Generator[tuple[_Source, Block, list[CheckedLine]], None, None]:
-    """Yield every block of the manifests with its checked lines, in order."""
+) -> Generator[tuple[_Source, int, list[CheckedLine]], None, None]:
+    """Yield the size and the checked lines of every block of the manifests, in order."""
     blocks = (
-        (source, Block(source.file, first, content))
+        ((source, first, len(content)), (source.file, first, content, source.rules))
         for source in sources
         for first, content in line_blocks(source.file, _BYTES_AT_ONCE, key="manifest")
     )
     results = in_processes(
         check_block,
-        (((source, block), (block, source.rules)) for source, block in blocks),
+        blocks,
         workers,
-        died_at=lambda piece: f"{piece[1].manifest}:{piece[1].first}: a process died reading audio of these lines",
+        died_at=lambda piece: f"{piece[0].file}:{piece[1]}: a process died reading audio of these lines",
         start_method=start_method,
     )
     with contextlib.closing(results):
-        yield from ((source, block, lines) for (source, block), lines in results)
+        yield from ((source, size, lines) for (source, _, size), lines in results)
 
 
-def _duplicates(sources: Sequence[_Source]) -> Iterator[Problem]:
-    """Yield lines that name the same part of a file as an earlier line, and add them to their sources."""
-    ends = np.cumsum([len(source.numbers) for source in sources])
-    fingerprints = np.concatenate([np.asarray(source.fingerprints) for source in sources])
-    order = np.argsort(fingerprints, kind="stable")
-    ascending = fingerprints[order]
-    repeats = np.flatnonzero(ascending[1:] == ascending[:-1]) + 1
-    firsts = order[np.searchsorted(ascending, ascending[repeats])]
-    in_order = np.argsort(order[repeats])
-    for index, first in zip(order[repeats][in_order], firsts[in_order], strict=True):
-        again, original = _place(index, sources, ends), _place(first, sources, ends)
-        again.source.faulty.append(again.number)
-        again.source.duplicates.add(again.number)
-        yield Problem("duplicate", "", str(again), f"{again}: the same part of the same file as {original}")
+def _duplicates(entries: _Entries) -> Iterator[Problem]:
+    """Yield lines that name the same part of a file as an earlier line."""
+    fingerprints = np.asarray(entries.fingerprints)
+    _, firsts, numbers = np.unique(fingerprints, return_index=True, return_inverse=True)
+    originals = firsts[numbers]
+    for index in np.flatnonzero(originals != np.arange(len(originals))).tolist():
+        entries.duplicates.add(index)
+        original = entries.place(originals[index])
+        yield entries.faulty(index, "duplicate", f"the same part of the same file as {original}")
 
 
-def _overlaps(sources: Sequence[_Source], findings: Findings) -> Iterator[Problem]:
+def _overlaps(entries: _Entries, findings: Findings) -> Iterator[Problem]:
     """Yield lines that share audio with an earlier manifest; identical parts are duplicates already."""
-    if len(sources) < 2:
-        return
-    ends = np.cumsum([len(source.numbers) for source in sources])
-    numbers = np.unique(np.concatenate([np.asarray(source.files) for source in sources]), return_inverse=True)[1]
-    offsets, durations = (
-        np.concatenate([np.asarray(getattr(source, name)) for source in sources]) for name in ("offsets", "durations")
-    )
-    parts = AudioParts.of(numbers, offsets, durations)
-    for source, first, end in zip(sources[1:], ends, ends[1:], strict=False):
+    which = np.asarray(entries.which)
+    numbers = np.unique(np.asarray(entries.files), return_inverse=True)[1]
+    parts = AudioParts.of(numbers, np.asarray(entries.offsets), np.asarray(entries.durations))
+    for source in range(1, len(entries.sources)):
+        first, end = np.searchsorted(which, (source, source + 1))
         own, earlier = (AudioParts(*(column[some] for column in parts)) for some in (slice(first, end), slice(first)))
-        lines, others = shared_audio(own, earlier)
-        if not len(lines):
-            continue
-        example, original = str(_Place(source, source.numbers[lines[0]])), str(_place(others[0], sources, ends))
-        findings.shared.append(Overlap(len(lines), int(end - first), example, original))
-        for line, other in zip(lines, others, strict=True):
-            again = _Place(source, source.numbers[line])
-            if again.number not in source.duplicates:
-                source.faulty.append(again.number)
-                yield Problem("overlap", "", str(again), f"{again}: shares audio with {_place(other, sources, ends)}")
-
-
-class _Place(NamedTuple):
-    source: _Source
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.source.file}:{self.number}"
-
-
-def _place(index: int, sources: Sequence[_Source], ends: np.ndarray) -> _Place:
-    """Return the line of an entry, given its index over all sources."""
-    which = int(np.searchsorted(ends, index, side="right"))
-    source = sources[which]
-    return _Place(source, source.numbers[index - ends[which] + len(source.numbers)])
+        pairs = shared_audio(own, earlier)
+        lines, others = (first + pairs.lines).tolist(), pairs.others.tolist()
+        if lines:
+            example, original = entries.place(lines[0]), entries.place(others[0])
+            findings.shared.append(Overlap(len(lines), int(end - first), example, original))
+        for index, other in zip(lines, others, strict=True):
+            if index not in entries.duplicates:
+                yield entries.faulty(index, "overlap", f"shares audio with {entries.place(other)}")
 
 
 def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) -> None:

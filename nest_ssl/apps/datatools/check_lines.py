@@ -34,14 +34,6 @@ class Rules:
     min_bandwidth: Hertz | None = None  # None: any is allowed
 
 
-class Block(NamedTuple):
-    """Some lines of a manifest, with the number of the first."""
-
-    manifest: str
-    first: int
-    content: bytes
-
-
 @dataclass
 class CheckedAudio:
     """The results of checking a line's audio; if a check fails, those of the checks before it."""
@@ -74,9 +66,9 @@ class ParsedLine(NamedTuple):
     row: ManifestRow
 
 
-def check_block(block: Block, rules: Rules) -> list[CheckedLine]:
-    """Check every non-blank line of a block."""
-    return [_check_line(block.manifest, number, line, rules) for number, line in numbered_lines(*block[1:])]
+def check_block(manifest: str, first: int, content: bytes, rules: Rules) -> list[CheckedLine]:
+    """Check every non-blank line of a block of lines, the first of which has the number `first`."""
+    return [_check_line(manifest, number, line, rules) for number, line in numbered_lines(first, content)]
 
 
 def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Problem:
