@@ -150,7 +150,7 @@ def stats(
         from nest_ssl.apps.datatools.stats import Depth, describe
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data_output import found_so_far
-        from nest_ssl.cli.stats_output import command_lines, report, suggested_commands
+        from nest_ssl.cli.stats_output import report
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError
 
@@ -167,11 +167,10 @@ def stats(
                 workers=workers or os.cpu_count() or 1,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
             )
-        commands = suggested_commands(found, manifests, val or (), noise or (), channel(channel_selector))
         if as_json:
-            print(json.dumps({**found.as_dict(), "overrides": commands[1][1:]}, indent=2))
+            print(json.dumps(found.as_dict(), indent=2))
         else:
-            show([*report(found, manifests, val or ()), *command_lines(*commands)])
+            show(report(found, manifests, val or (), noise or (), channel(channel_selector)))
         return 0
 
     exit_with(run)

@@ -104,42 +104,34 @@ def split_lines(
         yield f"{split.without_group:,} lines without a group are in the training set"
 
 
-def train_lines(train: Sequence[Path], val: Sequence[Path], channel_selector: str | int | None = None) -> Iterator[str]:
-    """Yield the command that trains on the written manifests."""
-    from nest_ssl.apps.datatools.split import split_names
-    from nest_ssl.shell import as_typed, over_lines
-
-    names = list(map(str, train))
-    if not val:
-        yield from ("to hold out a share for validation:", f"  {as_typed(split_words(names))}")
-        train, val = zip(*split_names(names), strict=True)
-    words = train_words(list(map(str, train)), list(map(str, val)), channel_selector=channel_selector)
-    yield from ("to train:", *over_lines(words))
-
-
-def split_words(manifests: Sequence[str], group_by: str | None = None) -> list[str]:
-    """Return the words of the command that holds out a share of these manifests for validation."""
-    return ["nest-ssl data split", *manifests, "--val", "5%", *([] if group_by is None else ["--group-by", group_by])]
-
-
-def train_words(
+def train_lines(
     train: Sequence[str],
     val: Sequence[str],
+    channel_selector: str | int | None,
     noise: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    channel_selector: str | int | None = None,
-) -> list[str]:
-    """Return the words of `nest-ssl train` with these manifests; both sets use the noise, or none."""
-    from nest_ssl.shell import hydra_value
+    group_by: str | None = None,
+) -> Iterator[str]:
+    """Yield the command that trains on the manifests and, without a validation set, the one that splits it off before.
 
-    noise_value = hydra_value(noise) if noise else "null"
+    Both sets use the noise, or none. The split does not divide groups of the field `group_by`.
+    """
+    from nest_ssl.apps.datatools.split import split_names
+    from nest_ssl.shell import as_typed, hydra_value, over_lines
+
+    if not val:
+        once = list(dict.fromkeys(train))
+        grouped = [] if group_by is None else ["--group-by", group_by]
+        split = as_typed(["nest-ssl data split", *once, "--val", "5%", *grouped])
+        yield from ("to hold out a share for validation:", f"  {split}")
+        train, val = ([str(pair[side]) for pair in split_names(once)] for side in (0, 1))
     words = ["nest-ssl train"]
     for node, manifests in (("train_ds", train), ("validation_ds", val)):
         words.append(f"model.{node}.manifest_filepath={hydra_value(manifests)}")
-        words.append(f"model.{node}.noise_manifest={noise_value}")
+        words.append(f"model.{node}.noise_manifest={hydra_value(noise) if noise else 'null'}")
         if channel_selector is not None:
             words.append(f"model.{node}.channel_selector={channel_selector}")
-    return [*words, *overrides]
+    yield from ("to train:", *over_lines([*words, *overrides]))
 
 
 def _joined(paths: Sequence[Path]) -> str:

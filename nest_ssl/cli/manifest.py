@@ -102,7 +102,7 @@ def manifest(
         show(made_lines(made, output, held_out, grouping, seed))
         if rows is not None and rows.unused:
             show([f"{rows.unused:,} rows of {table} name files that do not exist or cannot be used"])
-        show(train_lines([output], [] if held_out is None else [held_out], channel(channel_selector)))
+        show(train_lines([str(output)], [] if held_out is None else [str(held_out)], channel(channel_selector)))
         return int(bool(made.findings.kinds))
 
     exit_with(run)
@@ -139,7 +139,8 @@ def split(
         names = split_names(manifests, output)
         found = split_manifests(manifests, read_share(val), grouping, seed, names, force=force)
         train, held_out = ([pair[side] for pair in names] for side in (0, 1))
-        show([*split_lines(found, train, held_out, grouping, seed), *train_lines(train, held_out)])
+        lines = split_lines(found, train, held_out, grouping, seed)
+        show([*lines, *train_lines(list(map(str, train)), list(map(str, held_out)), None)])
         return 0
 
     exit_with(run)

@@ -24,8 +24,16 @@ _MOST_VALUES = 8  # of a field
 _SPREAD = ("min", "p5", "median", "mean", "p95", "p99", "max")
 
 
-def report(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of the report, without the commands that are suggested."""
+def report(
+    stats: Stats,
+    manifests: Sequence[str],
+    validation: Sequence[str],
+    noise: Sequence[str],
+    channel_selector: str | int | None,
+) -> Iterator[str]:
+    """Yield the lines of the report, with commands for these manifests."""
+    from nest_ssl.cli.data_output import train_lines
+
     depth = {"samples": "", "headers": " (headers only)", "manifest": " (by the manifest)"}[stats.depth]
     yield f"{stats.lines:,} lines, {stats.files:,} files, {_hours(stats.hours)} of audio{depth}"
     if stats.without_duration:
@@ -46,8 +54,12 @@ def report(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) ->
     yield from _problems(stats, manifests, validation)
     if stats.advice is None:
         yield from ("", "nothing to suggest: the manifest gives no durations")
-    else:
-        yield from _advice(stats.advice)
+        return
+    yield from _advice(stats.advice)
+    if stats.advice.overrides and not stats.in_tar:
+        yield ""
+        overrides, group_by = stats.advice.overrides, stats.group_field
+        yield from train_lines(manifests, validation, channel_selector, noise, overrides, group_by)
 
 
 def histogram(found: Histogram) -> list[str]:
@@ -59,41 +71,6 @@ def histogram(found: Histogram) -> list[str]:
         bar = "#" * math.ceil(_BAR * count / most)  # at least one, so that it is visible
         rows.append((f"from {number * found.width:g}", bar, f"{count:,}", f"{count / total:.1%}"))
     return _table(("durations (s)", "", "lines", "share"), rows, first_width=13)
-
-
-def suggested_commands(
-    stats: Stats,
-    manifests: Sequence[str],
-    validation: Sequence[str],
-    noise: Sequence[str],
-    channel_selector: str | int | None,
-) -> tuple[list[str], list[str]]:
-    """Return the words of the command that splits off a validation set if there is none, and of that which trains.
-
-    A command is empty if nothing can be suggested. The second one uses the manifests that the first one writes.
-    """
-    from nest_ssl.apps.datatools.split import split_names
-    from nest_ssl.cli.data_output import split_words, train_words
-
-    if stats.advice is None or stats.in_tar:
-        return [], []
-    train, val, split = list(manifests), list(validation), list[str]()
-    if not val:
-        once = list(dict.fromkeys(manifests))
-        split = split_words(once, stats.group_field)
-        train, val = ([str(pair[side]) for pair in split_names(once)] for side in (0, 1))
-    overrides = stats.advice.overrides
-    return split, train_words(train, val, noise, overrides, channel_selector) if overrides else []
-
-
-def command_lines(split: Sequence[str], train: Sequence[str]) -> Iterator[str]:
-    """Yield the suggested commands for the user to copy."""
-    from nest_ssl.shell import as_typed, over_lines
-
-    if split:
-        yield from ("", "no validation set (--val); to hold out a share of this one:", f"  {as_typed(split)}")
-    if train:
-        yield from ("", "to train with this:", *over_lines(train))
 
 
 def _spreads(stats: Stats) -> Iterator[str]:
@@ -144,20 +121,18 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], first_width: int)
 def _problems(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
     from nest_ssl.cli.data_output import problem_lines
     from nest_ssl.data.inspection.overlap import without_overlap
-    from nest_ssl.shell import as_typed
 
+    found = stats.problems
     yield ""
     if stats.overlap is not None:
         yield from wrap(str(stats.overlap), _WIDTH, break_long_words=False, break_on_hyphens=False)
-        yield from (f"to drop them: {without_overlap(manifests, validation)}", "")
-    found = stats.problems
-    if not found.kinds:
+    if found.kinds:
+        yield f"{found.faulty_lines:,} lines have problems:"
+        yield from problem_lines(found)
+    if found.kinds or stats.overlap is not None:
+        yield f"to list and drop all of them: {without_overlap(manifests, validation)}"
+    else:
         yield "no problems" if stats.depth == "samples" else "no problems, as far as this tells"
-        return
-    yield f"{found.faulty_lines:,} lines have problems:"
-    yield from problem_lines(found)
-    command = ["nest-ssl data check", *manifests, *validation, "--write-clean", "clean/"]
-    yield f"to list and drop all of them: {as_typed(command)}"
 
 
 def _advice(advice: Advice) -> Iterator[str]:

@@ -129,7 +129,8 @@ class Stats:
     def as_dict(self) -> dict[str, Any]:
         """Return everything for JSON."""
         others = dataclasses.asdict(dataclasses.replace(self, problems=Findings()))
-        return others | {"problems": self.problems.as_dict()}
+        overrides = [] if self.advice is None else self.advice.overrides
+        return others | {"problems": self.problems.as_dict(), "overrides": overrides}
 
 
 def describe(
