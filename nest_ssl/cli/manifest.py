@@ -67,7 +67,7 @@ def manifest(
         import os
 
         from nest_ssl.apps.datatools.check_lines import Rules
-        from nest_ssl.apps.datatools.labels import Labels, SidecarTexts, Table
+        from nest_ssl.apps.datatools.labels import Labels, Table, text_beside
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
         from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
         from nest_ssl.cli.common_options import channel
@@ -78,8 +78,10 @@ def manifest(
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)
         if val is None and (grouping != Grouping() or val_output is not None):
             raise NestError("--group-by and --val-output need a share to hold out: give --val too, such as --val 5%")
-        labels: list[Labels] = [SidecarTexts()] if text else []
+        labels: list[Labels] = [text_beside] if text else []
         rows = None if table is None else Table(table, table_column)
+        if rows is not None:
+            labels.append(rows.of)
         held_out = None if val is None else val_output or val_name(output)
         with Bar("read") as bar:
             made = make_manifest(
@@ -91,7 +93,7 @@ def manifest(
                     workers=workers or os.cpu_count() or 1,
                     force=force,
                 ),
-                labels=labels if rows is None else [*labels, rows],
+                labels=labels,
                 val=held_out,
                 share=0.0 if val is None else read_share(val),
                 grouping=grouping,

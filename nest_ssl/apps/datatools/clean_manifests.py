@@ -8,7 +8,7 @@ from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def _moved(lines: Sequence[bytes], old: str, new: str) -> Iterator[bytes]:
             continue
         changed = {name: _moved_path(value[name], old, new) for name in _PATH_FIELDS if name in value}
         same = all(value[name] == path for name, path in changed.items())
-        yield line if same else json.dumps({**value, **changed}, ensure_ascii=False).encode() + b"\n"
+        yield line if same else json_line({**value, **changed})
 
 
 def _moved_path(path: str | list[str], old: str, new: str) -> str | list[str]:
@@ -88,10 +88,23 @@ def _moved_path(path: str | list[str], old: str, new: str) -> str | list[str]:
     found = resolve_path(path, old)
     if found == resolve_path(path):  # absolute, or found from the working directory
         return path
+    return path_from(new, found)
+
+
+def path_from(folder: str, file: str) -> str:
+    """Return the path of a file relative to a folder, with forward slashes."""
     try:
-        return Path(os.path.relpath(found, new)).as_posix()
+        return Path(os.path.relpath(file, folder)).as_posix()
     except ValueError:  # another drive of Windows
-        return Path(found).as_posix()
+        return Path(file).as_posix()
+
+
+def json_line(row: dict[str, Any]) -> bytes:
+    """Return one line of a manifest."""
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:  # a file name that is not UTF-8
+        return json.dumps(row).encode() + b"\n"
 
 
 def _clean_name(manifest: str) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Protocol
 
 from nest_ssl.apps.datatools.audio_folder import AudioName
 from nest_ssl.errors import NestError, nearest, one_line
@@ -17,26 +16,21 @@ _OWN_FIELDS = ("audio_filepath", "audio_filename", "duration", "offset")  # fiel
 _MOST_BYTES = 2**20  # of one text
 
 
-class Labels(Protocol):
-    """A source of fields for the manifest line of a file."""
-
-    def of(self, audio: AudioName) -> dict[str, str]: ...
+Labels = Callable[[AudioName], dict[str, str]]  # returns fields for the manifest line of a file
 
 
-class SidecarTexts:
-    """The text in `x.txt` or `x.lab` beside `x.wav`, if there is one."""
-
-    def of(self, audio: AudioName) -> dict[str, str]:
-        for suffix in TEXT_SUFFIXES:
-            path = Path(audio.file).with_suffix(suffix)
-            if path.is_file():
-                try:
-                    with path.open("rb") as file:
-                        text = file.read(_MOST_BYTES).decode("utf-8-sig")
-                except (OSError, UnicodeDecodeError) as error:
-                    raise NestError(f"{path}: cannot be read as UTF-8 text: {one_line(error)}") from None
-                return {"text": " ".join(text.split())}
-        return {}
+def text_beside(audio: AudioName) -> dict[str, str]:
+    """Return the text in `x.txt` or `x.lab` beside `x.wav`, if there is one."""
+    for suffix in TEXT_SUFFIXES:
+        path = Path(audio.file).with_suffix(suffix)
+        if path.is_file():
+            try:
+                with path.open("rb") as file:
+                    text = file.read(_MOST_BYTES).decode("utf-8-sig")
+            except (OSError, UnicodeDecodeError) as error:
+                raise NestError(f"{path}: cannot be read as UTF-8 text: {one_line(error)}") from None
+            return {"text": " ".join(text.split())}
+    return {}
 
 
 class Table:

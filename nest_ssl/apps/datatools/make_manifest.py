@@ -7,7 +7,6 @@ the remaining files. The manifests appear when all files are done.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 from collections.abc import Iterator, Sequence
@@ -16,11 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from nest_ssl.apps.datatools.audio_folder import AudioName, read_folders
+from nest_ssl.apps.datatools.audio_folder import AudioName, convert, find_ffmpeg, read_folders
 from nest_ssl.apps.datatools.check import Findings, Progress, record
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
-from nest_ssl.apps.datatools.clean_manifests import new_file
-from nest_ssl.apps.datatools.ffmpeg import convert, find_ffmpeg
+from nest_ssl.apps.datatools.clean_manifests import json_line, new_file, path_from
 from nest_ssl.apps.datatools.labels import Labels
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
@@ -82,33 +80,34 @@ def make_manifest(
     All problems are written to `report`.
     """
     refuse_existing([output] if val is None else [output, val], options.force)
-    content = read_folders(folders, without=options.convert_to)
-    if not content.audio:
+    files, others = read_folders(folders, without=options.convert_to)
+    if not files:
         raise NestError(f"{', '.join(map(str, folders))}: has no audio files")
-    made = Made(Findings(), 0, dict(content.others.most_common()))
+    made, grouping = Made(Findings(), 0, dict(others.most_common())), grouping or Grouping()
     rows: list[dict[str, Any]] = []
     groups: list[str | None] = []
-    done = 0
-    with _Journal(output, options) as journal, _report(report) as listing:
+    with contextlib.ExitStack() as stack:
+        journal = stack.enter_context(_Journal(output, options))
+        listing = None if report is None else stack.enter_context(new_file(report))
         known = journal.read()
-        for audio, facts in _facts(content.audio, known, journal, options, made):
-            done += 1
+        for done, (audio, facts) in enumerate(_facts(files, known, journal, options, made), start=1):
             _take_note(facts, made.findings)
-            listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
+            if listing is not None:
+                listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
             if not facts.problems:
                 made.converted += facts.used != facts.file
-                path = _relative_path(facts.used, output.parent)
-                row = {"audio_filepath": path, "duration": facts.duration}
+                row = {"audio_filepath": _relative_path(facts.used, output.parent), "duration": facts.duration}
                 for label in labels:
-                    row.update(label.of(audio))
+                    row.update(label(audio))
                 rows.append(row)
-                groups.append((grouping or Grouping()).of(row, audio.name))
+                groups.append(grouping.of(row, audio.name))
             if progress is not None:
-                progress(done, len(content.audio), made.findings)
+                progress(done, len(files), made.findings)
         if not rows:
-            raise NestError(f"none of {len(content.audio):,} audio files can be used: {_first(made.findings)}")
+            first = next(iter(made.findings.examples.values()))[0]
+            raise NestError(f"none of {len(files):,} audio files can be used: {first.message}")
         if val is not None:
-            refuse_no_groups(groups, grouping or Grouping(), set().union(*rows), "these files")
+            refuse_no_groups(groups, grouping, set().union(*rows), "these files")
             made.split = hold_out(groups, [row["duration"] for row in rows], share, seed)
         made.lines = len(rows)
         _write(rows, output, val, made.split)
@@ -179,10 +178,6 @@ def _with_reason(facts: FileFacts, reason: str) -> FileFacts:
     return FileFacts(facts.file, problems=(first._replace(message=first.message + reason),))
 
 
-def _report(path: Path | None) -> contextlib.AbstractContextManager[IO[bytes]]:
-    return contextlib.nullcontext(io.BytesIO()) if path is None else new_file(path)
-
-
 def _take_note(facts: FileFacts, findings: Findings) -> None:
     findings.lines += 1
     findings.seconds += facts.duration
@@ -194,34 +189,19 @@ def _take_note(facts: FileFacts, findings: Findings) -> None:
 
 
 def _relative_path(file: str, folder: Path) -> str:
-    """Return the path of a file relative to a folder, if there is one, with forward slashes."""
+    """Return the path of a file relative to a folder; of the file's own name, links are not followed."""
     place, name = os.path.split(os.path.abspath(file))  # noqa: PTH100
-    try:
-        relative = os.path.relpath(os.path.realpath(place), os.path.realpath(folder))
-    except ValueError:  # another drive of Windows
-        return Path(file).absolute().as_posix()
-    return (Path(relative) / name).as_posix()
+    return path_from(os.path.realpath(folder), os.path.join(os.path.realpath(place), name))  # noqa: PTH118
 
 
 def _write(rows: Sequence[dict[str, Any]], output: Path, val: Path | None, split: Split | None) -> None:
     with contextlib.ExitStack() as stack:
-        training = stack.enter_context(new_file(output))
-        validation = None if val is None else stack.enter_context(new_file(val))
+        training = validation = stack.enter_context(new_file(output))
+        if val is not None:
+            validation = stack.enter_context(new_file(val))
         for number, row in enumerate(rows):
-            held_out = split is not None and bool(split.held_out[number])
-            target = validation if validation is not None and held_out else training
-            target.write(_line(row))
-
-
-def _line(row: dict[str, Any]) -> bytes:
-    try:
-        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # a file name that is not UTF-8
-        return json.dumps(row).encode() + b"\n"
-
-
-def _first(findings: Findings) -> str:
-    return next(iter(findings.examples.values()))[0].message
+            held_out = split is not None and split.held_out[number]
+            (validation if held_out else training).write(json_line(row))
 
 
 class _Journal:

@@ -16,7 +16,7 @@ import soundfile
 from nest_ssl.apps.datatools import make_manifest as module
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
-from nest_ssl.apps.datatools.labels import SidecarTexts, Table
+from nest_ssl.apps.datatools.labels import Table, text_beside
 from nest_ssl.apps.datatools.make_manifest import Made, ManifestOptions, make_manifest
 from nest_ssl.apps.datatools.split import Grouping
 from nest_ssl.errors import NestError
@@ -83,7 +83,7 @@ def test_texts_beside_the_audio_and_columns_of_a_table_become_fields(make: Calla
     table = tmp_path / "labels.csv"
     table.write_text('path,speaker,note\nann/u1.wav,Ann,"a, b"\nbob/1/u1,Bob,\ngone.wav,Eva,x\n', encoding="utf-8-sig")
     labels = Table(table)
-    make(labels=[SidecarTexts(), labels])
+    make(labels=[text_beside, labels.of])
     rows = {row["audio_filepath"].removeprefix("my audio/"): row for row in read(tmp_path / "train.json")}
     assert {name: rows["ann/u1.wav"][name] for name in ("text", "speaker", "note")} == {
         "text": "hello world",
@@ -110,7 +110,7 @@ def test_a_table_that_does_not_tell_is_one_line_and_nothing_is_written(
 ) -> None:
     (tmp_path / "labels").write_text(content)
     with pytest.raises(NestError, match=message) as refused:
-        make(labels=[Table(tmp_path / "labels")])
+        make(labels=[Table(tmp_path / "labels").of])
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "train.json").exists()
 
