@@ -73,7 +73,7 @@ def check(
 
         from nest_ssl.apps.datatools.check import check_manifests
         from nest_ssl.apps.datatools.check_lines import Rules
-        from nest_ssl.apps.datatools.clean_manifests import clean_paths
+        from nest_ssl.apps.datatools.manifest_files import clean_paths
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data_output import check_lines, found_so_far
         from nest_ssl.cli.terminal import Bar, show

@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import CheckedLine, Rules, check_block
-from nest_ssl.apps.datatools.clean_manifests import new_file, write_clean
+from nest_ssl.apps.datatools.manifest_files import new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
 from nest_ssl.data.inspection.overlap import AudioParts, Overlap, shared_audio

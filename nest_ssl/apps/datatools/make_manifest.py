@@ -18,8 +18,8 @@ from typing import IO, Any
 from nest_ssl.apps.datatools.audio_folder import AudioName, convert, find_ffmpeg, read_folders
 from nest_ssl.apps.datatools.check import Findings, Progress, record
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
-from nest_ssl.apps.datatools.clean_manifests import json_line, new_file, path_from
 from nest_ssl.apps.datatools.labels import Labels
+from nest_ssl.apps.datatools.manifest_files import json_line, new_file, path_from
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
 from nest_ssl.data.manifest_lines import ManifestEntry

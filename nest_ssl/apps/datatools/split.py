@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import NOT_CATEGORIES
-from nest_ssl.apps.datatools.clean_manifests import new_file, split_name, write_clean
+from nest_ssl.apps.datatools.manifest_files import new_file, read_entries, split_name, write_clean
 from nest_ssl.data.manifest import stable_hash
-from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.errors import ManifestError, NestError, nearest
+from nest_ssl.errors import NestError, nearest
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,7 @@ def split_manifests(
     groups, durations, numbers, ends = list[str | None](), list[float](), list[int](), list[int]()
     fields: set[str] = set()
     for file in files:
-        for number, value in parse_rows(file, key="manifest"):
-            try:
-                row = parse_value(value)
-            except ValueError as error:
-                raise ManifestError(f"{file}:{number}: {error}") from None
+        for number, value, row in read_entries(file):
             fields.update(value)
             path = row.path.partition("\0")[0]
             groups.append(grouping.of(value, path if grouping.pattern else named_from(file, path)))

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.data.manifest_lines import Seconds, parse_rows, parse_value
+from nest_ssl.apps.datatools.manifest_files import read_entries
+from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.tarred.members import file_id
 from nest_ssl.errors import ManifestError, NestError
@@ -94,21 +95,15 @@ class Shard:
 def read_utterances(manifest: Path, options: TarOptions) -> list[Utterance]:
     """Return the utterances within the duration limits; as in training, those without a duration are kept."""
     low, high = options.min_duration or 0, options.max_duration or float("inf")
-    kept = []
-    for utterance in _utterances(resolve_path(str(manifest))):
-        if utterance.duration is None or low <= utterance.duration <= high:
-            kept.append(utterance)
+    every = _utterances(resolve_path(str(manifest)))
+    kept = [one for one in every if one.duration is None or low <= one.duration <= high]
     if not kept:
         raise ManifestError(f"{manifest}: has no utterance from {low:g} to {high:g} s")
     return kept
 
 
 def _utterances(file: str) -> Iterator[Utterance]:
-    for number, row in parse_rows(file, "manifest"):
-        try:
-            fields = parse_value(row)
-        except ValueError as error:
-            raise ManifestError(f"{file}:{number}: {error}") from None
+    for number, row, fields in read_entries(file):
         if not isinstance(row.get("audio_filename", row.get("audio_filepath")), str):
             raise ManifestError(f"{file}:{number}: names several files for one signal, which a tar file cannot hold")
         duration = None if math.isnan(fields.duration) else fields.duration

@@ -14,13 +14,14 @@ import re
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import soundfile
 from omegaconf import OmegaConf
 
 from nest_ssl.apps.datatools.processes import in_processes
-from nest_ssl.apps.datatools.tar_audio import decode, pack
 from nest_ssl.apps.datatools.tar_plan import (
     PlannedMember,
     Shard,
@@ -31,12 +32,24 @@ from nest_ssl.apps.datatools.tar_plan import (
     read_utterances,
 )
 from nest_ssl.atomic import atomic_write
-from nest_ssl.data.tarred.members import audio_members, file_id, open_shard, read_member
+from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames
+from nest_ssl.data.manifest_lines import Seconds
+from nest_ssl.data.tarred.members import audio_members, audio_suffixes, file_id, open_shard, read_member
 from nest_ssl.errors import AudioError, NestError, ShardError
 from nest_ssl.folder_lock import lock_folder
 
 MANIFEST, METADATA = "tarred_audio_manifest.json", "metadata.yaml"
 Progress = Callable[[int, int], None]  # utterances done, utterances in all
+# subtype -> dtype to read, and format and subtype to write without loss. Floats are not written as WAV: libsndfile
+# writes the time of day into it.
+_LOSSLESS = {
+    "PCM_U8": ("int16", "WAV", "PCM_U8"),
+    "PCM_16": ("int16", "WAV", "PCM_16"),
+    "PCM_24": ("int32", "WAV", "PCM_24"),
+    "PCM_32": ("int32", "WAV", "PCM_32"),
+    "DOUBLE": ("float64", "AU", "DOUBLE"),
+}
+_DECODED = ("float32", "AU", "FLOAT")
 
 
 @dataclass(frozen=True)
@@ -73,11 +86,8 @@ def make_tarred_sets(
     with lock_folder(folder, "wait for its end, or give a new folder"):
         for one_folder, bucket in parts.items():
             _refuse_other_sets(one_folder, _metadata(bucket, options), options.num_shards)
-        kept = _make_shards([shard for plan in plans.values() for shard in plan], workers, progress)
-        return [
-            _finish(one_folder, plan, parts[one_folder], options, sum(shard.tar in kept for shard in plan))
-            for one_folder, plan in plans.items()
-        ]
+        kept = _make_shards(list(chain(*plans.values())), workers, progress)
+        return [_finish(each, plan, parts[each], options, kept) for each, plan in plans.items()]
 
 
 def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:
@@ -119,14 +129,49 @@ def _add(tar: tarfile.TarFile, part: PlannedMember) -> dict[str, Any]:
     """Add an utterance to the tar file; return its line in the manifest."""
     utterance = part.utterance
     try:
-        audio = pack(utterance.source, utterance.offset, utterance.duration)
+        content, suffix, seconds = pack(utterance.source, utterance.offset, utterance.duration)
     except AudioError as error:
         raise AudioError(f"{error} ({utterance.line})") from error
-    row = part.row(audio.suffix, audio.seconds)
+    row = part.row(suffix, seconds)
     member = tarfile.TarInfo(row["audio_filepath"])  # no owner and no time: the same bytes every time
-    member.size = len(audio.content)
-    tar.addfile(member, io.BytesIO(audio.content))
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
     return row
+
+
+def pack(path: str, offset: Seconds, duration: Seconds | None) -> tuple[bytes, str, Seconds]:
+    """Return the content, suffix and duration of an audio file with the audio from `offset` on.
+
+    A nearly whole file is copied unchanged; a part is cut out without loss.
+    """
+    with open_audio(path) as file, audio_errors(path):
+        rate = file.samplerate
+        start = as_frames(offset, rate)
+        frames = max(0, file.frames - start)
+        wanted = frames if duration is None else min(frames, as_frames(duration, rate))
+        if wanted == 0:
+            raise AudioError(f"{path}: has no samples at offset {offset:g} s")
+        if start == 0 and frames - wanted < rate:  # durations are rounded, and training reads no more than the duration
+            suffix = Path(path).suffix[1:].lower()
+            known = suffix if suffix in audio_suffixes() else file.format.lower()
+            return Path(path).read_bytes(), known, frames / rate
+        dtype, format_, subtype = _LOSSLESS.get(file.subtype, _DECODED)
+        if file.format == "FLAC" and subtype in ("PCM_16", "PCM_24"):
+            format_ = "FLAC"
+        if start:  # only if needed, as in training: after a seek, MP3 files give other samples
+            file.seek(start)
+        samples = read_frames(file, path, wanted, dtype)
+        cut = io.BytesIO()
+        soundfile.write(cut, samples, rate, format=format_, subtype=subtype)
+    return cut.getvalue(), format_.lower(), wanted / rate
+
+
+def decode(name: str, content: bytes) -> None:
+    """Raise if the bytes are not an audio file that can be read to its end."""
+    with open_audio(name, content) as file, audio_errors(name):
+        frames = sum(len(block) for block in file.blocks(1 << 20, dtype="float32"))
+        if frames == 0 or frames < file.frames:
+            raise AudioError(f"{name}: has {frames} samples, its header says {file.frames}")
 
 
 def _is_there(shard: Shard) -> bool:
@@ -164,7 +209,7 @@ def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _finish(
-    folder: Path, plan: Sequence[Shard], utterances: Sequence[Utterance], options: TarOptions, kept: int
+    folder: Path, plan: Sequence[Shard], utterances: Sequence[Utterance], options: TarOptions, kept: set[Path]
 ) -> TarredSet:
     """Write the files of the whole set last: if they exist, the set is complete."""
     with atomic_write(folder / MANIFEST) as temporary, temporary.open("wb") as file:
@@ -178,7 +223,7 @@ def _finish(
         tars=(folder / f"audio__OP_0..{len(plan) - 1}_CL_.tar").as_posix(),
         utterances=count,
         left_over=len(utterances) - count,
-        kept_shards=kept,
+        kept_shards=sum(shard.tar in kept for shard in plan),
     )
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from nest_ssl.apps.datatools.check import Findings, check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
-from nest_ssl.apps.datatools.clean_manifests import clean_paths
+from nest_ssl.apps.datatools.manifest_files import clean_paths
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.errors import ManifestError, NestError
 from tests.waiting import PATIENCE, random_draws, wait_until

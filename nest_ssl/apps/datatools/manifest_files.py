@@ -1,4 +1,4 @@
-"""Write manifests without their faulty lines: one for each checked manifest, so that sets are never mixed."""
+"""Read and write manifests line by line; a clean one is written for each checked one, so that sets are never mixed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import IO, Any
 import numpy as np
 
 from nest_ssl.atomic import atomic_write
-from nest_ssl.data.manifest_lines import line_blocks, parse_json
+from nest_ssl.data.manifest_lines import ManifestRow, line_blocks, parse_json, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.errors import NestError
+from nest_ssl.errors import ManifestError, NestError
 
 _BYTES_AT_ONCE = 2**20
 _PATH_FIELDS = ("audio_filepath", "audio_filename")
@@ -56,6 +56,15 @@ def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes
         if lines and not lines[-1].endswith((b"\n", b"\r")):
             lines.append(b"\n")
         clean.writelines(lines if move is None else _moved(lines, *move))
+
+
+def read_entries(file: str) -> Iterator[tuple[int, dict[str, Any], ManifestRow]]:
+    """Yield number, JSON value and row of every line; raise ManifestError at the first one that is no entry."""
+    for number, value in parse_rows(file, key="manifest"):
+        try:
+            yield number, value, parse_value(value)
+        except ValueError as error:
+            raise ManifestError(f"{file}:{number}: {error}") from None
 
 
 @contextmanager
