@@ -90,7 +90,9 @@ def make_manifest(
         journal = stack.enter_context(_Journal(output, options))
         listing = None if report is None else stack.enter_context(new_file(report))
         known = journal.read()
-        for done, (audio, facts) in enumerate(_facts(files, known, journal, options, made), start=1):
+        made.resumed = sum(audio.file in known for audio in files)
+        read = _read_all(files, known, journal, options)
+        for done, (audio, facts) in enumerate(zip(files, read, strict=True), start=1):
             _take_note(facts, made.findings)
             if listing is not None:
                 listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
@@ -115,29 +117,22 @@ def make_manifest(
     return made
 
 
-def _facts(
-    audio: Sequence[AudioName], known: dict[str, FileFacts], journal: _Journal, options: ManifestOptions, made: Made
-) -> Iterator[tuple[AudioName, FileFacts]]:
-    """Yield the facts of every file, in order; files known from an interrupted run are not read again."""
-    program = find_ffmpeg()
-    look = partial(_read_files, rules=options.rules, convert_to=options.convert_to, program=program)
-    blocks = [audio[start : start + _FILES_AT_ONCE] for start in range(0, len(audio), _FILES_AT_ONCE)]
-    work = ((block, ([one for one in block if _known_facts(one, known) is None],)) for block in blocks)
+def _read_all(
+    files: Sequence[AudioName], known: dict[str, FileFacts], journal: _Journal, options: ManifestOptions
+) -> Iterator[FileFacts]:
+    """Yield the facts of every file, in order; files with known facts are not read again."""
+    new = [one for one in files if one.file not in known]
+    blocks = [new[start : start + _FILES_AT_ONCE] for start in range(0, len(new), _FILES_AT_ONCE)]
     results = in_processes(
-        look, work, options.workers, died_at=lambda block: f"{block[0].file}: a process died reading this file"
+        partial(_read_files, rules=options.rules, convert_to=options.convert_to, program=find_ffmpeg()),
+        ((block, (block,)) for block in blocks),
+        options.workers,
+        died_at=lambda block: f"{block[0].file}: a process died reading this file",
     )
     with contextlib.closing(results):
-        for block, found in results:
-            journal.add(found)
-            new = {facts.file: facts for facts in found}
-            for one in block:
-                made.resumed += one.file not in new
-                yield one, new[one.file] if one.file in new else known[one.file]
-
-
-def _known_facts(audio: AudioName, known: dict[str, FileFacts]) -> FileFacts | None:
-    facts = known.get(audio.file)
-    return facts if facts is not None and (facts.problems or Path(facts.used).is_file()) else None
+        read = (facts for _, found in results for facts in journal.add(found))
+        for one in files:
+            yield known[one.file] if one.file in known else next(read)
 
 
 def _read_files(
@@ -150,10 +145,12 @@ def _read_or_convert(audio: AudioName, rules: Rules, convert_to: Path | None, pr
     facts = _read(audio.file, audio.file, rules)
     if not facts.problems or facts.problems[0].kind != "unreadable" or not Path(audio.file).is_file():
         return facts
-    if program is None:
-        return _with_reason(facts, "; ffmpeg, which reads more formats, is not installed")
-    if convert_to is None:
-        return _with_reason(facts, "; if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads")
+    if program is None or convert_to is None:
+        missing = "ffmpeg, which reads more formats, is not installed"
+        unasked = "if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads"
+        first = facts.problems[0]
+        message = f"{first.message}; {missing if program is None else unasked}"
+        return replace(facts, problems=(first._replace(message=message),))
     target = convert_to / audio.folder / f"{audio.name}.flac"
     try:
         if not (target.is_file() and target.stat().st_mtime >= Path(audio.file).stat().st_mtime):
@@ -171,11 +168,6 @@ def _read(file: str, used: str, rules: Rules) -> FileFacts:
         checked = check_entry(entry, replace(rules, quick=False))
     problems = tuple(found._replace(message=found.message.replace(f" ({file})", "")) for found in checked.problems)
     return FileFacts(file, used, round(checked.seconds, 6), checked.sample_rate or 0, problems)
-
-
-def _with_reason(facts: FileFacts, reason: str) -> FileFacts:
-    first = facts.problems[0]
-    return FileFacts(facts.file, problems=(first._replace(message=first.message + reason),))
 
 
 def _take_note(facts: FileFacts, findings: Findings) -> None:
@@ -231,9 +223,10 @@ class _Journal:
             if json.loads(next(lines, "null")) == self._head:
                 for line in lines:
                     value = json.loads(line)
-                    if _stamp(value["file"]) == value.pop("stamp"):
-                        problems = tuple(Problem(*found) for found in value.pop("problems"))
-                        known[value["file"]] = FileFacts(**value, problems=problems)
+                    stamp, problems = value.pop("stamp"), tuple(Problem(*found) for found in value.pop("problems"))
+                    facts = FileFacts(**value, problems=problems)
+                    if _stamp(facts.file) == stamp and (problems or Path(facts.used).is_file()):
+                        known[facts.file] = facts
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self._path.open("w", encoding="utf-8")
@@ -243,11 +236,13 @@ class _Journal:
         self.add(list(known.values()))
         return known
 
-    def add(self, facts: Sequence[FileFacts]) -> None:
+    def add(self, facts: Sequence[FileFacts]) -> Sequence[FileFacts]:
+        """Write facts to the disk, and return them."""
         assert self._file is not None
         for one in facts:
             self._file.write(json.dumps({**vars(one), "stamp": _stamp(one.file)}) + "\n")
         self._file.flush()
+        return facts
 
 
 def _stamp(file: str) -> list[int] | None:
