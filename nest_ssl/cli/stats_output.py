@@ -73,23 +73,20 @@ def histogram(found: Histogram) -> list[str]:
     return _table(("durations (s)", "", "lines", "share"), rows, first_width=13)
 
 
-def _spreads(stats: Stats) -> Iterator[str]:
-    """Yield a line for each measure of the files."""
-    measures = [("duration (s)", stats.duration, 1, 2)]
-    if stats.sound is not None:
-        measures += [("loudness (RMS, dBFS)", stats.sound.rms, 1, 1), ("silence (%)", stats.sound.silence, 100, 1)]
+def _spreads(stats: Stats) -> list[str]:
+    """Return a line for each measure of the files."""
+    measures = (
+        ("duration (s)", stats.duration, 1, 2),
+        ("loudness (RMS, dBFS)", stats.loudness, 1, 1),
+        ("silence (%)", stats.silence, 100, 1),
+        ("at full scale (%)", stats.full_scale, 100, 2),
+    )
     rows = [
         (label, *(f"{scale * getattr(spread, name):.{digits}f}" for name in _SPREAD))
         for label, spread, scale, digits in measures
         if spread is not None
     ]
-    yield from _table(("", *_SPREAD), rows, first_width=20)
-    if stats.sound is not None:
-        sound = stats.sound
-        yield ""
-        yield f"silence of all audio  {sound.silence_of_all:.1%}, in pauses 40 dB below a file's loudest 25 ms"
-        samples = f"{sound.samples_at_full_scale:.1%} of samples"
-        yield f"at full scale         {samples}, in {sound.files_at_full_scale:,} files"
+    return _table(("", *_SPREAD), rows, first_width=20)
 
 
 def _shares(title: str, shares: Sequence[Share], hours: float) -> list[str]:

@@ -140,7 +140,7 @@ def test_json_holds_everything_and_nothing_else_is_printed(stats: Callable[..., 
     assert found["duration"]["count"] == sum(found["duration_histogram"]["counts"]) == 25
     assert {share["value"] for share in found["fields"]["speaker"]} == {"说话人 0", "说话人 1", "说话人 2"}
     assert found["overrides"][-1] == f"model.train_ds.num_buckets={found['advice']['batches']['num_buckets']}"
-    assert found["sound"]["rms"]["max"] < 0
+    assert found["loudness"]["max"] < 0
 
 
 @pytest.mark.parametrize(

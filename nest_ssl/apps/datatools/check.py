@@ -21,15 +21,13 @@ from typing import IO, Any
 import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import CheckedLine, Rules, check_block
-from nest_ssl.apps.datatools.manifest_files import new_file, write_clean
+from nest_ssl.apps.datatools.manifest_files import manifest_file, new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
 from nest_ssl.data.inspection.overlap import AudioParts, Overlap, shared_audio
 from nest_ssl.data.manifest_lines import line_blocks
-from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
-from nest_ssl.errors import ManifestError, NestError
-from nest_ssl.regular_file import why_not_regular
+from nest_ssl.errors import NestError
 
 _BYTES_AT_ONCE = 2**12  # some thirty lines, a second's work: for frequent progress and quick interruption
 _EXAMPLES = 3  # of each kind
@@ -87,10 +85,7 @@ class _Source:
     """One manifest, and the numbers of its faulty lines."""
 
     def __init__(self, name: str, rules: Rules, entries: _Entries) -> None:
-        self.file = resolve_path(name)
-        reason = why_not_regular(self.file)
-        if reason is not None:
-            raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
+        self.file = manifest_file(name)
         self.size = Path(self.file).stat().st_size
         self.rules = rules
         self.faulty = array("q")

@@ -16,6 +16,7 @@ from nest_ssl.atomic import atomic_write
 from nest_ssl.data.manifest_lines import ManifestRow, line_blocks, parse_json, parse_rows, parse_value
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import ManifestError, NestError
+from nest_ssl.regular_file import why_not_regular
 
 _BYTES_AT_ONCE = 2**20
 _PATH_FIELDS = ("audio_filepath", "audio_filename")
@@ -56,6 +57,15 @@ def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes
         if lines and not lines[-1].endswith((b"\n", b"\r")):
             lines.append(b"\n")
         clean.writelines(lines if move is None else _moved(lines, *move))
+
+
+def manifest_file(name: str) -> str:
+    """Return the file of a manifest; raise ManifestError if it is not a regular file."""
+    file = resolve_path(name)
+    reason = why_not_regular(file)
+    if reason is not None:
+        raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
+    return file
 
 
 def read_entries(file: str) -> Iterator[tuple[int, dict[str, Any], ManifestRow]]:

@@ -20,16 +20,15 @@ import numpy as np
 
 from nest_ssl.apps.datatools.check import Findings, Observer, Progress, check_manifests
 from nest_ssl.apps.datatools.check_lines import CheckedAudio, CheckedLine, Rules, categories, parse_or_problem
+from nest_ssl.apps.datatools.manifest_files import manifest_file
 from nest_ssl.apps.datatools.split import named_from
 from nest_ssl.apps.datatools.stats_advice import Advice, advise
 from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.inspection.overlap import Overlap, find_overlap
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.data.manifest_lines import Seconds, line_blocks, numbered_lines
-from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import ManifestError
-from nest_ssl.regular_file import why_not_regular
 
 Depth = Literal["samples", "headers", "manifest"]  # what is read
 MOST_VALUES = 100_000  # of a field; one with more is not counted
@@ -90,17 +89,6 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Sound:
-    """Loudness and silence of the files whose samples were read."""
-
-    rms: Spread | None  # dBFS; None if every sample is 0
-    silence: Spread  # share of each file
-    silence_of_all: float  # share of all audio
-    files_at_full_scale: int  # with any sample that is
-    samples_at_full_scale: float  # share of all
-
-
-@dataclass(frozen=True)
 class Stats:
     """The results of `nest-ssl data stats`."""
 
@@ -113,7 +101,9 @@ class Stats:
     in_tar: int  # entries whose audio is in tar files
     duration: Spread | None
     duration_histogram: Histogram | None
-    sound: Sound | None
+    loudness: Spread | None  # dBFS; of files whose samples were read, and are not all 0
+    silence: Spread | None  # share of each of these files, and of those with zeros only
+    full_scale: Spread | None  # share of the samples of each file
     sample_rates: tuple[Share, ...]  # the most hours first
     formats: tuple[Share, ...]
     fields: dict[str, tuple[Share, ...]]  # those whose values repeat, unlike names of utterances
@@ -169,7 +159,9 @@ def describe(
         in_tar=columns.in_tar,
         duration=Spread.of(seconds),
         duration_histogram=Histogram.of(seconds),
-        sound=columns.sound(),
+        loudness=Spread.of(columns.rms),
+        silence=Spread.of(columns.silence),
+        full_scale=Spread.of(columns.clipped),
         sample_rates=columns.sample_rates.shares(),
         formats=columns.formats.shares(),
         fields={name: tally.shares() for name, tally in sorted(columns.fields.items()) if tally.repeats()},
@@ -209,8 +201,7 @@ class _Columns:
         self.said = array("d")  # durations in the manifest, NaN if there is none
         self.files = array("Q")  # fingerprints
         self.in_tar = 0
-        self.measured = array("f")  # seconds of every line whose samples were read; the next three are about those
-        self.rms, self.clipped, self.silence = array("f"), array("f"), array("f")
+        self.rms, self.clipped, self.silence = array("f"), array("f"), array("f")  # of lines whose samples were read
         self.sample_rates, self.formats = _Tally(), _Tally()
         self.fields: defaultdict[str, _Tally] = defaultdict(_Tally)
 
@@ -229,32 +220,15 @@ class _Columns:
             for tally, value in zip((self.sample_rates, self.formats), audio.header, strict=True):
                 tally.add(value, known)
         if audio.loudness is not None:
-            self.measured.append(seconds)
             for column, level in zip((self.rms, self.clipped, self.silence), audio.loudness, strict=True):
                 column.append(level)
         for name, text in (line.categories or {}).items():
             self.fields[name].add(text, known)
 
-    def sound(self) -> Sound | None:
-        silence, seconds = Spread.of(self.silence), np.asarray(self.measured, dtype=np.float64)
-        if silence is None:
-            return None
-        return Sound(
-            rms=Spread.of(self.rms),
-            silence=silence,
-            silence_of_all=float(np.average(self.silence, weights=seconds)),
-            files_at_full_scale=int(np.count_nonzero(self.clipped)),
-            samples_at_full_scale=float(np.average(self.clipped, weights=seconds)),
-        )
-
 
 def _read_lines(manifests: Sequence[str], observe: Observer, progress: Progress | None) -> Findings:
     """Read manifests without audio; the only problems that this finds are invalid lines."""
-    files = [resolve_path(name) for name in manifests]
-    for name, file in zip(manifests, files, strict=True):
-        reason = why_not_regular(file)
-        if reason is not None:
-            raise ManifestError(f"{name}: {reason}; give the path of a JSON-lines manifest")
+    files = list(map(manifest_file, manifests))
     findings, done, total = Findings(), 0, sum(Path(file).stat().st_size for file in files)
     for file in files:
         here = os.path.abspath(file)  # noqa: PTH100 - links are not followed
