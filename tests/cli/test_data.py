@@ -1,4 +1,4 @@
-"""`nest-ssl data` as scripts and people use it."""
+"""The commands `nest-ssl data`: their output, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture
 def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """The command in this process, from an empty folder."""
+    """Return a function that runs the command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return lambda *arguments: CliRunner().invoke(app, ["data", "check", "--workers", "1", *map(str, arguments)])
@@ -37,7 +37,7 @@ def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Resu
 
 @pytest.fixture
 def broken(corpus: DummyCorpus, tmp_path: Path) -> Path:
-    """The training manifest with absolute names, and three lines more of files that are not there."""
+    """The training manifest with absolute paths, and five lines of files that do not exist."""
     rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
     for row in rows:
         row["audio_filepath"] = str(corpus.train_manifest.parent / row["audio_filepath"])

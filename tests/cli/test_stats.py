@@ -1,4 +1,4 @@
-"""`nest-ssl data stats` as scripts and people use it."""
+"""The command `nest-ssl data stats`: its report, the commands that it prints, and its errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> DummyCorpus:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """A command in this process, from an empty folder."""
+    """Return a function that runs a command in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return lambda *arguments: CliRunner().invoke(app, [*map(str, arguments)])
@@ -48,7 +48,7 @@ def stats(run: Callable[..., Result]) -> Callable[..., Result]:
 
 @pytest.fixture
 def manifest(corpus: DummyCorpus, tmp_path: Path) -> Path:
-    """The training set by three speakers, in a folder that must be quoted, with two lines that have problems."""
+    """A manifest of three speakers and two problems, in a folder whose name must be quoted in a shell."""
     rows = [json.loads(line) for line in corpus.train_manifest.read_text().splitlines()]
     for number, row in enumerate(rows):
         row["audio_filepath"] = str(corpus.train_manifest.parent / row["audio_filepath"])
@@ -87,7 +87,7 @@ SMALL = [
 
 
 def printed(report: str) -> list[list[str]]:
-    """The commands of a report as a shell would take them apart."""
+    """Return the commands that a report prints, each as the words that a shell would make of it."""
     text = report.replace("\\\n", "")
     return [shlex.split(line) for line in text.splitlines() if line.startswith("  nest-ssl ")]
 
@@ -198,18 +198,17 @@ def test_a_terminal_that_knows_ascii_alone_gets_it(manifest: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
         capture_output=True,
     )
-    unexpected = [
-        line for line in done.stderr.splitlines() if not line.startswith(b"read ")
-    ]  # said if it takes seconds
+    # on a slow machine, lines of progress appear
+    unexpected = [line for line in done.stderr.splitlines() if not line.startswith(b"read ")]
     assert (done.returncode, unexpected) == (0, [])
     assert done.stdout.isascii()
     assert b" ####" in done.stdout
-    assert b"\\u8bf4" in done.stdout  # names are shown as far as they can be
+    assert b"\\u8bf4" in done.stdout  # characters that ASCII does not have are escaped
 
 
 def test_bars_are_in_proportion() -> None:
     lines = histogram(Histogram(width=0.2, counts=(0, 100, 50, 0, 1)))[2:]
-    assert [line.count("#") for line in lines] == [40, 20, 0, 1]  # anything that is there can be seen
+    assert [line.count("#") for line in lines] == [40, 20, 0, 1]  # a single line is still visible
     assert [line.split()[1] for line in lines] == ["0.2", "0.4", "0.6", "0.8"]
 
 
@@ -226,11 +225,11 @@ def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        start_new_session=True,  # as a terminal does: the signal reaches every process of the command
+        start_new_session=True,  # so that the signal reaches every process of the command, like Ctrl-C in a terminal
     )
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     wait_until(lambda: not children.exists() or len(children.read_text().split()) >= 2, "for two workers")
-    time.sleep(random_draws().uniform(0, 0.5))  # while they start or while they work
+    time.sleep(random_draws().uniform(0, 0.5))  # interrupt at a random moment: workers may start or work
     os.killpg(process.pid, signal.SIGINT)
     assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 130

@@ -1,3 +1,5 @@
+"""`nest-ssl data check` finds every problem of manifests and their audio, and writes clean manifests."""
+
 from __future__ import annotations
 
 import json
@@ -82,7 +84,7 @@ def test_every_problem_is_named_with_its_line(
     findings = check_manifests([str(manifest)], Rules(), workers=workers, report=report, start_method=method)
     assert listed(report) == expected(manifest, lines)
     assert findings.kinds.total() == len(listed(report))
-    assert findings.lines == len(lines) - 1  # one is blank
+    assert findings.lines == len(lines) - 1  # one line is blank
     assert findings.faulty_lines == sum(bool(kinds) for _, kinds in lines)
     assert (findings.no_entries, findings.skipped, findings.used) == (3, 7, 5)
     assert findings.sample_rates[8000] == 1
@@ -207,7 +209,7 @@ def test_relative_names_stay_valid_in_another_folder(manifest: Path, tmp_path: P
     kept = [json.loads(line) for line in elsewhere.read_text(encoding="utf-8").splitlines() if line]
     assert kept[0] == {"audio_filepath": "../good.wav", "duration": 2.0}
     assert kept[-2:] == [{**channels, "audio_filepath": ["../good.wav"] * 2}, absolute]
-    assert elsewhere.read_bytes().endswith(json.dumps(absolute).encode() + b"\n")  # as it was written
+    assert elsewhere.read_bytes().endswith(json.dumps(absolute).encode() + b"\n")  # the line is copied unchanged
     assert not check_manifests([str(elsewhere)], rules).kinds
 
 
@@ -217,7 +219,7 @@ def test_parts_that_share_audio_with_an_earlier_manifest_are_named_and_left_out_
     long, other = write_audio("long.wav", np.tile(SOUND, 5)), write_audio("other.wav", SOUND)
     train = [{**long, "offset": 0.0, "duration": 4.0}, {**long, "offset": 4.0, "duration": 2.0}, other]
     val = [
-        {**long, "offset": 5.97, "duration": 2.0},  # touches the second by a breath
+        {**long, "offset": 5.97, "duration": 2.0},  # overlaps the second one by 30 ms, which is within the tolerance
         {**long, "offset": 3.0, "duration": 2.0},
         {"audio_filepath": str(tmp_path / "x" / ".." / "other.wav"), "duration": 2.0},
         {**long, "offset": 8.0, "duration": 2.0},
@@ -244,6 +246,19 @@ def test_one_file_for_several_manifests_is_refused_and_says_how(tmp_path: Path) 
         clean_paths(["a/train.json", "b/train.json"], str(tmp_path))
 
 
+def test_telephone_speech_is_counted_and_is_a_problem_on_request(mixed: str, tmp_path: Path) -> None:
+    findings = check_manifests([mixed], Rules())
+    assert (findings.narrow.lines, findings.narrow.measured, findings.kinds.total()) == (5, 12, 0)
+    assert findings.narrow.example == f"{mixed}:1"
+    quick = check_manifests([mixed], Rules(quick=True))
+    assert (quick.narrow.lines, quick.narrow.example) == (1, f"{mixed}:2")
+    asked = check_manifests([mixed], Rules(min_bandwidth=4500), clean=[tmp_path / "wide.json"])
+    assert dict(asked.kinds) == {"narrow_band": 5}
+    assert "0.wav: holds no sound above 4000 Hz" in asked.examples["narrow_band"][0].message
+    assert len((tmp_path / "wide.json").read_text().splitlines()) == 7
+    assert check_manifests([mixed], Rules(sample_rate=8000)).narrow.lines == 0  # wide enough for a model of 8 kHz
+
+
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
 def test_an_interruption_leaves_nothing_behind(write_audio: Callable, tmp_path: Path) -> None:
     row = write_audio("long.wav", np.tile(SOUND, 60))
@@ -256,10 +271,10 @@ def test_an_interruption_leaves_nothing_behind(write_audio: Callable, tmp_path: 
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stderr=subprocess.PIPE,
-        start_new_session=True,  # as a terminal does: the signal reaches every process of the command
+        start_new_session=True,  # so that the signal reaches every process of the command, like Ctrl-C in a terminal
     )
     wait_until(lambda: process.poll() is not None or sorted(tmp_path.iterdir()) != before, "for the first file")
-    time.sleep(random_draws().uniform(0, 0.5))  # while workers start or while they work
+    time.sleep(random_draws().uniform(0, 0.5))  # interrupt at a random moment: workers may start or work
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
     assert (process.returncode, errors) == (130, b"")

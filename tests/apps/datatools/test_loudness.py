@@ -1,3 +1,5 @@
+"""Loudness and silence are those that librosa and naive sums give."""
+
 from __future__ import annotations
 
 import librosa
@@ -14,7 +16,7 @@ FRAME = 400  # 25 ms
 
 @pytest.fixture
 def speech() -> np.ndarray:
-    """Bursts of noise of several levels, with faint noise between them; not a whole number of frames."""
+    """Bursts of noise of several levels with faint noise between them; the last frame is incomplete."""
     draw = np.random.default_rng(0)
     levels = np.repeat(draw.choice([1e-4, 1e-3, 0.05, 0.2], 40), 1601)
     return (levels * draw.standard_normal(len(levels))).astype(np.float32)
@@ -57,6 +59,6 @@ def test_gain_moves_levels_and_leaves_silence(samples: list[float], gain: float,
     signal = np.array(samples, dtype=np.float64)
     before, after = measure_loudness(signal, rate), measure_loudness(signal * 10 ** (gain / 20), rate)
     assert 0 <= before.silence <= 1
-    if np.abs(signal).max() > 1e-25:  # squares of smaller numbers are 0
+    if np.abs(signal).max() > 1e-25:  # the squares of smaller samples would be 0
         assert before.rms <= 20 * np.log10(np.abs(signal).max()) + 1e-9
         assert after.rms == pytest.approx(before.rms + gain, abs=1e-6)

@@ -1,4 +1,4 @@
-"""A manifest of folders names what training can read; the rest is reported."""
+"""`nest-ssl data manifest` lists the files that training can read, and reports the others."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_run_that_was_stopped_goes_on_with_the_files_that_are_left(
     (journal,) = tmp_path.glob(".train.json.partial")
     with journal.open("a") as killed:
         killed.write('{"file": "ha')
-    soundfile.write(audio / "ann" / "u1.wav", np.tile(SOUND, 3), 16000)  # changed since
+    soundfile.write(audio / "ann" / "u1.wav", np.tile(SOUND, 3), 16000)  # this file changes after the interruption
     made = make()
     assert made.resumed == 5
     assert [row["duration"] for row in read(tmp_path / "train.json")] == [3.0, 2.0, 1.0, 2.0, 1.0, 2.0]
@@ -161,7 +161,7 @@ def test_what_only_ffmpeg_reads_is_left_out_or_converted_to_what_training_reads(
             pytest.skip(f"this ffmpeg does not write {codec}")
     (audio / "ann" / "cut.m4a").write_bytes((audio / "ann" / "a.m4a").read_bytes()[:2000])
     playlist = f"#EXTM3U\n#EXTINF:1,\nfile://{source}\n"
-    (audio / "ann" / "list.m4a").write_text(playlist)  # would read another file
+    (audio / "ann" / "list.m4a").write_text(playlist)  # a playlist would make ffmpeg read another file
     plain = make()
     assert (plain.lines, plain.findings.kinds["unreadable"]) == (6, 5)
     assert "--convert FOLDER" in plain.findings.examples["unreadable"][0].message

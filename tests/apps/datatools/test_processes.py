@@ -1,4 +1,4 @@
-"""Work in several processes: results in order, a limited queue, and clear ends when one dies or is interrupted."""
+"""Several processes return results in order, and end with a clear error if one dies or is interrupted."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_there_are_no_more_processes_than_windows_can_wait_for(
 
 
 def interrupt(ready: Callable[[int], bool], folder: Path, start_method: str | None = None) -> int:
-    """Return the exit code of a command with two workers that gets Ctrl-C when ready, as in a terminal."""
+    """Run a command with two workers, press Ctrl-C when it is ready, and return its exit code."""
     pid = os.fork()
     if pid == 0:
         os.setpgid(0, 0)
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
 ) -> None:
     before = time.monotonic()
     assert interrupt(lambda _: len(list(tmp_path.glob("begun*"))) == 2, tmp_path) == 0
-    assert time.monotonic() - before < 2 * PATIENCE  # which the work at hand takes
+    assert time.monotonic() - before < 2 * PATIENCE  # the work would take so long without an interruption
     assert (tmp_path / "cleaned up").exists()
     assert "Traceback" not in capfd.readouterr().err
 
@@ -106,7 +106,7 @@ def test_ctrl_c_while_processes_start_is_no_traceback(tmp_path: Path, capfd: pyt
         return sum(map(is_python, workers)) == 2
 
     def is_python(pid: str) -> bool:
-        """Whether the interpreter has begun, so that Ctrl-C is an exception."""
+        """Return whether the interpreter has started and turns Ctrl-C into an exception."""
         caught = Path(f"/proc/{pid}/status").read_text().partition("SigCgt:")[2].split()[0]
         return bool(int(caught, 16) >> (signal.SIGINT - 1) & 1)
 

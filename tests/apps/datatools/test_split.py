@@ -1,4 +1,4 @@
-"""Whole groups are held out, the same ones every time."""
+"""`nest-ssl data split` holds out whole groups, and the same ones every time."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_group_is_divided_and_no_line_is_lost(
     assert sorted(map(json.dumps, train + val)) == sorted(map(json.dumps, rows()))
     assert (len(val), split.groups_held_out) == (split.lines_held_out, len({group(row) for row in val}))
     held_out = sum(row["duration"] for row in val) / sum(row["duration"] for row in rows())
-    if split.groups > 20:  # groups are small
+    if split.groups > 20:  # with many small groups, the share is nearly reached
         assert share - 0.03 < held_out <= share
     assert find_overlap(*([load_manifest([str(name)])] for name in names)) is None
 
@@ -70,7 +70,7 @@ def test_a_seed_gives_the_same_split_again_in_any_order_of_lines_and_another_see
     backwards = hold_out(groups[::-1], durations[::-1], 0.2, 7)
     assert (backwards.held_out[::-1] == first.held_out).all()
     assert (hold_out(groups, durations, 0.2, 8).held_out != first.held_out).any()
-    # what was written down once: a change of the hash would hold out other speakers of everybody's data
+    # a recorded result: a change of the hash would hold out other speakers of data that users have already split
     held_out = hold_out(list("abcdefgh"), [1.0] * 8, 0.4, 0).held_out
     assert [group for group, out in zip("abcdefgh", held_out, strict=True) if out] == ["b", "e", "h"]
 

@@ -1,3 +1,5 @@
+"""Statistics of manifests are those of naive sums over the audio."""
+
 from __future__ import annotations
 
 import json
@@ -17,12 +19,12 @@ from nest_ssl.errors import ManifestError
 
 NUMBERS = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=80)
 DURATIONS = st.lists(st.floats(1e-3, 1e5), min_size=1, max_size=80)
-ONE_SAMPLE = 1e-3  # of a short file: a line's duration in samples is rounded down, as NeMo does
+ONE_SAMPLE = 1e-3  # relative to a short file: durations are rounded down to whole samples, as in NeMo
 
 
 @pytest.fixture
 def manifest(write_audio: Callable, write_manifest: Callable, tmp_path: Path) -> str:
-    """Files of several rates, lengths, levels and formats by a few speakers, and one of each that cannot be used."""
+    """Files of several rates, lengths, levels and formats by a few speakers, and one file for each kind of problem."""
     draw = np.random.default_rng(0)
     rows = []
     for number in range(40):
@@ -44,7 +46,7 @@ def manifest(write_audio: Callable, write_manifest: Callable, tmp_path: Path) ->
 
 
 def readable(manifest: str) -> list[tuple[dict, np.ndarray, soundfile.SoundFile]]:
-    """The rows whose audio can be used, with it."""
+    """Return the rows whose audio can be used, with their samples and files."""
     rows = [json.loads(line) for line in Path(manifest).read_text().splitlines()[:-1]]
     opened = [
         (row, soundfile.SoundFile(Path(manifest).parent / row["audio_filepath"]))
@@ -81,7 +83,7 @@ def test_sound_is_that_of_naive_sums(manifest: str) -> None:
     assert (found.loudness.min, found.loudness.median) == pytest.approx((min(levels), np.median(levels)), abs=1e-4)
     at_full_scale = [np.mean(np.abs(samples) >= 32767 / 32768) for _, samples, _ in files]
     assert (found.full_scale.mean, found.full_scale.max) == pytest.approx((np.mean(at_full_scale), max(at_full_scale)))
-    assert 0.25 < found.silence.median < 0.4  # a third of every file but one
+    assert 0.25 < found.silence.median < 0.4  # a third of each file is silent, except for the file of zeros
     assert (found.silence.count, found.silence.max) == (len(files), 1)
 
 
@@ -105,7 +107,7 @@ def test_headers_alone_tell_the_same_durations_and_nothing_of_the_sound(manifest
         whole.sample_rates[0].value,
         whole.formats[0].value,
     )
-    assert quick.without_duration == whole.without_duration - 1  # that a file holds NaN is not in its header
+    assert quick.without_duration == whole.without_duration - 1  # a header does not show that the samples are NaN
     assert quick.advice == whole.advice
 
 

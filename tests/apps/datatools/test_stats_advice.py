@@ -1,3 +1,5 @@
+"""Suggested limits and batches have the effects that are printed with them."""
+
 from __future__ import annotations
 
 import itertools
@@ -107,7 +109,7 @@ def test_without_any_duration_there_is_no_advice() -> None:
 
 @pytest.fixture
 def manifest(tmp_path: Path, write_manifest: Callable[..., str]) -> tuple[str, np.ndarray]:
-    """Lines of speech-like durations, all parts of one file."""
+    """A manifest whose lines are parts of one file, and their durations, which are distributed like those of speech."""
     durations = speech(150)
     sound = np.random.default_rng(0).integers(-3000, 3000, 26 * 16000).astype(np.int16)
     soundfile.write(tmp_path / "a.wav", sound, 16000)

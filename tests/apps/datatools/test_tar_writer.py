@@ -1,4 +1,4 @@
-"""Tar files of a manifest: NeMo's layout, nothing lost, the same bytes every time, and interrupted runs continue."""
+"""`nest-ssl data tar` writes NeMo's layout without loss and reproducibly, and continues after an interruption."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def items(made: TarredSet, manifest: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return each utterance from the tarred set and from the files."""
+    """Return the audio of each utterance twice: read from the tarred set, and from the files."""
     config = {"manifest_filepath": made.manifest, "tarred_audio_filepaths": made.tars, "is_tarred": True}
     stream = build_dataloader({**config, "sample_rate": 16000, "batch_size": 1}, key="validation_ds").dataset
     files = AudioNoiseDataset(manifest_filepath=manifest, sample_rate=16000)
@@ -101,7 +101,7 @@ def test_segments_are_cut_out_without_losing_a_bit(
     assert "offset" not in written[0]
     assert (written[0]["source_audio_offset"], written[0]["speaker"]) == (1.3, "ä")
     assert written[2]["duration"] == pytest.approx(2.0, abs=0.1)
-    assert (tmp_path / "tarred" / "audio_0.tar").stat().st_size < 16000 * 6 * 8  # parts, not three times the whole
+    assert (tmp_path / "tarred" / "audio_0.tar").stat().st_size < 16000 * 6 * 8  # three parts, not three files
 
 
 def test_names_never_collide_and_have_one_dot(tmp_path: Path, write_manifest: Callable[..., str]) -> None:
@@ -220,7 +220,7 @@ def test_audio_that_cannot_be_read_is_named_with_its_line(
 
 
 def test_a_file_that_ends_early_is_not_packed(tmp_path: Path, write_manifest: Callable) -> None:
-    """Its header can be read, and its size is what the disk says: only decoding shows it."""
+    """Truncated FLAC has a valid header; only decoding finds that samples are missing."""
     soundfile.write(tmp_path / "whole.flac", 0.1 * np.random.default_rng(1).standard_normal(48000), 16000)
     content = (tmp_path / "whole.flac").read_bytes()
     (tmp_path / "half.flac").write_bytes(content[: len(content) // 2])
@@ -272,7 +272,7 @@ def test_the_command_makes_it_and_says_how_to_train_on_it(corpus: DummyCorpus, t
     assert "2 utterances are left out" in first.stdout
     assert "5 of the tar files existed already" in second.stdout
     typed = [word for line in first.stdout.splitlines() if line.startswith("  ") for word in shlex.split(line)]
-    parsed = OverridesParser.create().parse_overrides(typed)  # as Hydra reads them, without quotes
+    parsed = OverridesParser.create().parse_overrides(typed)  # Hydra gets the words without the quotes of the shell
     config = {override.key_or_group.removeprefix("model.train_ds."): override.value() for override in parsed}
     assert config["is_tarred"] is True
     loader = build_dataloader({**config, "sample_rate": 16000, "batch_size": 2}, key="train_ds")
