@@ -7,7 +7,7 @@ import os
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,42 +37,34 @@ class TarOptions:
 
 @dataclass(frozen=True)
 class Utterance:
-    """One manifest line, with its place as `manifest:line`."""
+    """One manifest line, and its place in a tar file once it is planned."""
 
     row: dict[str, Any]
     path: str
     duration: Seconds | None
     offset: Seconds
-    line: str
+    line: str  # manifest:line
+    name: str = ""  # of the member, without a suffix
+    shard: int = 0
 
     @property
     def source(self) -> str:
         """The audio file."""
         return resolve_path(self.path, os.path.dirname(self.line))  # noqa: PTH120
 
-
-@dataclass(frozen=True)
-class PlannedMember:
-    """An utterance in a tar file; `name` has no suffix yet."""
-
-    utterance: Utterance
-    name: str
-    shard: int
-
-    def row(self, suffix: str, seconds: Seconds) -> dict[str, Any]:
+    def new_row(self, suffix: str, seconds: Seconds) -> dict[str, Any]:
         """Return its line in the new manifest: NeMo's fields, and the other fields of the old line."""
-        old = self.utterance
-        row = {name: value for name, value in old.row.items() if name not in _ABOUT_THE_FILE}
-        duration = seconds if old.duration is None else old.duration
+        row = {name: value for name, value in self.row.items() if name not in _ABOUT_THE_FILE}
+        duration = seconds if self.duration is None else self.duration
         row = {"audio_filepath": f"{self.name}.{suffix}", "duration": duration, **row, "shard_id": self.shard}
-        return row | ({"source_audio_offset": old.offset} if old.offset else {})
+        return row | ({"source_audio_offset": self.offset} if self.offset else {})
 
     def has_row(self, row: Any) -> bool:
-        """Return whether this is its line, without checking its audio."""
+        """Return whether this is its line in the new manifest, without checking its audio."""
         if not isinstance(row, dict) or type(row.get("duration")) not in (int, float):
             return False
         name = str(row.get("audio_filepath"))
-        return file_id(name) == self.name and self.row(name.rpartition(".")[2], row["duration"]) == row
+        return file_id(name) == self.name and self.new_row(name.rpartition(".")[2], row["duration"]) == row
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ class Shard:
 
     number: int
     folder: Path
-    parts: list[PlannedMember]
+    utterances: list[Utterance]
 
     @property
     def tar(self) -> Path:
@@ -145,8 +137,7 @@ def plan_shards(utterances: Sequence[Utterance], folder: Path, options: TarOptio
         own = utterances[number * each : (number + 1) * each]
         if options.sort_in_shards:
             own.sort(key=lambda utterance: utterance.duration or 0)
-        members = [PlannedMember(utterance, _unused_name(utterance, used), number) for utterance in own]
-        yield Shard(number, folder, members)
+        yield Shard(number, folder, [replace(one, name=_unused_name(one, used), shard=number) for one in own])
 
 
 def _unused_name(utterance: Utterance, used: dict[str, int]) -> str:

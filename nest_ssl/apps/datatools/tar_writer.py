@@ -23,7 +23,6 @@ from omegaconf import OmegaConf
 
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.tar_plan import (
-    PlannedMember,
     Shard,
     TarOptions,
     Utterance,
@@ -92,7 +91,7 @@ def make_tarred_sets(
 
 def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | None) -> set[Path]:
     """Make all shards; return the tar files that were kept from an earlier run."""
-    total, done, kept = sum(len(shard.parts) for shard in shards), 0, set()
+    total, done, kept = sum(len(shard.utterances) for shard in shards), 0, set()
     made = in_processes(
         _ensure,
         ((shard, (shard,)) for shard in shards),
@@ -101,7 +100,7 @@ def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | Non
     )
     with contextlib.closing(made):
         for shard, was_there in made:
-            done += len(shard.parts)
+            done += len(shard.utterances)
             if was_there:
                 kept.add(shard.tar)
             if progress is not None:
@@ -117,7 +116,7 @@ def _ensure(shard: Shard) -> bool:
         raise NestError(f"{shard.tar}: does not belong to this set; give a new folder, or remove that file")
     with atomic_write(shard.tar) as temporary:
         with tarfile.open(temporary, "w") as tar:
-            rows = [_add(tar, part) for part in shard.parts]
+            rows = [_add(tar, utterance) for utterance in shard.utterances]
         _verify(str(temporary), shard, rows)
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     with atomic_write(shard.manifest) as temporary:
@@ -125,14 +124,13 @@ def _ensure(shard: Shard) -> bool:
     return False
 
 
-def _add(tar: tarfile.TarFile, part: PlannedMember) -> dict[str, Any]:
+def _add(tar: tarfile.TarFile, utterance: Utterance) -> dict[str, Any]:
     """Add an utterance to the tar file; return its line in the manifest."""
-    utterance = part.utterance
     try:
         content, suffix, seconds = pack(utterance.source, utterance.offset, utterance.duration)
     except AudioError as error:
         raise AudioError(f"{error} ({utterance.line})") from error
-    row = part.row(suffix, seconds)
+    row = utterance.new_row(suffix, seconds)
     member = tarfile.TarInfo(row["audio_filepath"])  # no owner and no time: the same bytes every time
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
@@ -178,7 +176,7 @@ def _is_there(shard: Shard) -> bool:
     """Return whether a shard is complete: its manifest has the planned lines, and all audio can be read."""
     try:
         rows = [json.loads(line) for line in shard.manifest.read_bytes().splitlines()]
-        if len(rows) != len(shard.parts) or not all(map(PlannedMember.has_row, shard.parts, rows)):
+        if len(rows) != len(shard.utterances) or not all(map(Utterance.has_row, shard.utterances, rows)):
             return False
         _verify(str(shard.tar), shard, rows)
     except (OSError, ValueError, NestError):
@@ -195,7 +193,7 @@ def _is_ours(shard: Shard) -> bool:
             members = [file_id(member.name) for member in audio_members(str(shard.tar), file)]
     except (OSError, NestError):
         return False
-    return members == [part.name for part in shard.parts]
+    return members == [utterance.name for utterance in shard.utterances]
 
 
 def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
@@ -204,8 +202,8 @@ def _verify(path: str, shard: Shard, rows: Sequence[dict[str, Any]]) -> None:
         members = list(audio_members(path, file))
         if [member.name for member in members] != [row["audio_filepath"] for row in rows]:
             raise ShardError(f"{path}: does not hold what was written to it; is the disk damaged?")
-        for member, part in zip(members, shard.parts, strict=True):
-            decode(f"{part.utterance.source} ({part.utterance.line})", read_member(path, file, member))
+        for member, utterance in zip(members, shard.utterances, strict=True):
+            decode(f"{utterance.source} ({utterance.line})", read_member(path, file, member))
 
 
 def _finish(
@@ -217,7 +215,7 @@ def _finish(
             file.write(shard.manifest.read_bytes())
     with atomic_write(folder / METADATA) as temporary:
         temporary.write_text(_metadata(utterances, options), encoding="utf-8")
-    count = sum(len(shard.parts) for shard in plan)
+    count = sum(len(shard.utterances) for shard in plan)
     return TarredSet(
         manifest=(folder / MANIFEST).as_posix(),
         tars=(folder / f"audio__OP_0..{len(plan) - 1}_CL_.tar").as_posix(),
