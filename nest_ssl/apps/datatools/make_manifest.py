@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from nest_ssl.apps.datatools.audio_folder import AudioName, convert, find_ffmpeg, read_folders
 from nest_ssl.apps.datatools.check import Findings, Progress, record
@@ -38,6 +38,9 @@ class FileFacts:
     duration: float = 0.0
     sample_rate: int = 0
     problems: tuple[Problem, ...] = ()
+
+
+AddFacts = Callable[[Iterable[FileFacts]], None]
 
 
 @dataclass(frozen=True)
@@ -87,11 +90,10 @@ def make_manifest(
     rows: list[dict[str, Any]] = []
     groups: list[str | None] = []
     with contextlib.ExitStack() as stack:
-        journal = stack.enter_context(_Journal(output, options))
+        known, add = stack.enter_context(_journal(output, options))
         listing = None if report is None else stack.enter_context(new_file(report))
-        known = journal.read()
         made.resumed = sum(audio.file in known for audio in files)
-        read = _read_all(files, known, journal, options)
+        read = _read_all(files, known, add, options)
         for done, (audio, facts) in enumerate(zip(files, read, strict=True), start=1):
             _take_note(facts, made.findings)
             if listing is not None:
@@ -113,12 +115,11 @@ def make_manifest(
             made.split = hold_out(groups, [row["duration"] for row in rows], share, seed)
         made.lines = len(rows)
         _write(rows, output, val, made.split)
-        journal.finished = True
     return made
 
 
 def _read_all(
-    files: Sequence[AudioName], known: dict[str, FileFacts], journal: _Journal, options: ManifestOptions
+    files: Sequence[AudioName], known: dict[str, FileFacts], add: AddFacts, options: ManifestOptions
 ) -> Iterator[FileFacts]:
     """Yield the facts of every file, in order; files with known facts are not read again."""
     new = [one for one in files if one.file not in known]
@@ -129,10 +130,16 @@ def _read_all(
         options.workers,
         died_at=lambda block: f"{block[0].file}: a process died reading this file",
     )
+
+    def read() -> Iterator[FileFacts]:
+        for _, found in results:
+            add(found)
+            yield from found
+
     with contextlib.closing(results):
-        read = (facts for _, found in results for facts in journal.add(found))
+        fresh = read()
         for one in files:
-            yield known[one.file] if one.file in known else next(read)
+            yield known[one.file] if one.file in known else next(fresh)
 
 
 def _read_files(
@@ -196,53 +203,46 @@ def _write(rows: Sequence[dict[str, Any]], output: Path, val: Path | None, split
             (validation if held_out else training).write(json_line(row))
 
 
-class _Journal:
-    """A file beside the output with the results so far, for a run with the same rules; removed at the end."""
+@contextlib.contextmanager
+def _journal(output: Path, options: ManifestOptions) -> Iterator[tuple[dict[str, FileFacts], AddFacts]]:
+    """Yield the facts that an interrupted run with the same rules left, and a function that writes more of them.
 
-    def __init__(self, output: Path, options: ManifestOptions) -> None:
-        self._path = output.with_name(f".{output.name}.partial")
-        convert_to = None if options.convert_to is None else os.path.abspath(options.convert_to)  # noqa: PTH100
-        self._head = {"rules": repr(options.rules), "convert": convert_to, "ffmpeg": find_ffmpeg() is not None}
-        self._file: IO[str] | None = None
-        self.finished = False
+    They are in a file beside the output, which is removed at the end of a run without an error.
+    """
+    path = output.with_name(f".{output.name}.partial")
+    convert_to = None if options.convert_to is None else os.path.abspath(options.convert_to)  # noqa: PTH100
+    head = {"rules": repr(options.rules), "convert": convert_to, "ffmpeg": find_ffmpeg() is not None}
+    known = _read_journal(path, head)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise NestError(f"{path}: cannot be written: {error.strerror or error}") from None
 
-    def __enter__(self) -> _Journal:
-        return self
+    def add(facts: Iterable[FileFacts]) -> None:
+        file.writelines(json.dumps({**vars(one), "stamp": _stamp(one.file)}) + "\n" for one in facts)
+        file.flush()
 
-    def __exit__(self, *exception: object) -> None:
-        if self._file is not None:
-            self._file.close()
-        if self.finished:
-            self._path.unlink(missing_ok=True)
+    with file:
+        file.write(json.dumps(head) + "\n")
+        add(known.values())
+        yield known, add
+    path.unlink(missing_ok=True)
 
-    def read(self) -> dict[str, FileFacts]:
-        """Return the facts of files that have not changed since, and open the journal for more."""
-        known: dict[str, FileFacts] = {}
-        damaged = (OSError, ValueError, KeyError, TypeError)  # such as half a line of a killed run: ends the loop
-        with contextlib.suppress(*damaged), self._path.open(encoding="utf-8") as lines:
-            if json.loads(next(lines, "null")) == self._head:
-                for line in lines:
-                    value = json.loads(line)
-                    stamp, problems = value.pop("stamp"), tuple(Problem(*found) for found in value.pop("problems"))
-                    facts = FileFacts(**value, problems=problems)
-                    if _stamp(facts.file) == stamp and (problems or Path(facts.used).is_file()):
-                        known[facts.file] = facts
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self._path.open("w", encoding="utf-8")
-            self._file.write(json.dumps(self._head) + "\n")
-        except OSError as error:
-            raise NestError(f"{self._path}: cannot be written: {error.strerror or error}") from None
-        self.add(list(known.values()))
-        return known
 
-    def add(self, facts: Sequence[FileFacts]) -> Sequence[FileFacts]:
-        """Write facts to the disk, and return them."""
-        assert self._file is not None
-        for one in facts:
-            self._file.write(json.dumps({**vars(one), "stamp": _stamp(one.file)}) + "\n")
-        self._file.flush()
-        return facts
+def _read_journal(path: Path, head: dict[str, Any]) -> dict[str, FileFacts]:
+    """Return the facts of files that have not changed since they were written."""
+    known: dict[str, FileFacts] = {}
+    damaged = (OSError, ValueError, KeyError, TypeError)  # such as half a line of a killed run: ends the loop
+    with contextlib.suppress(*damaged), path.open(encoding="utf-8") as lines:
+        if json.loads(next(lines, "null")) == head:
+            for line in lines:
+                value = json.loads(line)
+                stamp, problems = value.pop("stamp"), tuple(Problem(*found) for found in value.pop("problems"))
+                facts = FileFacts(**value, problems=problems)
+                if _stamp(facts.file) == stamp and (problems or Path(facts.used).is_file()):
+                    known[facts.file] = facts
+    return known
 
 
 def _stamp(file: str) -> list[int] | None:
