@@ -1,4 +1,4 @@
-"""What the commands of `nest-ssl data` print."""
+"""The output of the commands `nest-ssl data`: summaries, problems, and commands to copy."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -98,11 +98,13 @@ def _shares(title: str, shares: Sequence[Share], hours: float) -> list[str]:
         (name, f"{lines:,}", f"{length:,.2f}", f"{length / hours:.1%}" if hours else "")
         for name, lines, length in shown
     ]
-    return _table((title, "lines", "hours", "share"), rows, first_width=34) if rows else []
+    return _table((title, "lines", "hours", "share"), rows, first_width=34)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], first_width: int) -> list[str]:
-    """Return the lines of a table, whose first column may hold texts of a manifest of any length."""
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], first_width: int) -> list[str]:
+    """Return the lines of a table, whose first column may hold texts of a manifest of any length; none without rows."""
+    if not rows:
+        return []
     table = Table(box=None, header_style="", pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column(Text(printable(head[0])), width=first_width, no_wrap=True, overflow="ellipsis")
     for name in head[1:]:

@@ -45,7 +45,7 @@ AddFacts = Callable[[Iterable[FileFacts]], None]
 
 @dataclass(frozen=True)
 class ManifestOptions:
-    """How files are read."""
+    """Options of reading the files."""
 
     rules: Rules = field(default_factory=Rules)
     convert_to: Path | None = None  # a folder for conversions of what only ffmpeg reads
