@@ -22,7 +22,7 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="print key figures and verdicts as JSON; no page")] = False,
     open_it: Annotated[bool, typer.Option("--open", help="show the page in the browser")] = False,
 ) -> None:
-    """Make one HTML page about a run, also while it is active: curves, health, data, speed, samples; or compare runs.
+    """Make one HTML page about a run, also while it is active: curves, health, speed, samples; or compare runs.
 
     The page is a single file that loads nothing else, so it can be shared.
 

@@ -46,8 +46,8 @@ TRAINING = (
 THROUGHPUT = (
     ChartPlan("audio_seconds_per_second", (("audio_seconds_per_second", "training"),), hours=True),
     ChartPlan("data_wait_share", (("data_wait_share", "training"),), share=True, hours=True),
+    ChartPlan("padding_efficiency", (("padding_efficiency", "training"),), share=True),
 )
-PADDING = (ChartPlan("padding_efficiency", (("padding_efficiency", "training"),), share=True),)
 
 
 @dataclass(frozen=True)

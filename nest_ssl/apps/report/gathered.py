@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from nest_ssl.apps.report.configuration import Change, Preset, adjustments_of, asked_for, nearest_preset
-from nest_ssl.apps.report.data_sets import DurationsOfSet, data_sets
 from nest_ssl.apps.report.figures import KeyFigure, as_numbers, key_figures
 from nest_ssl.apps.report.health import Health, Signs, health_of, signs_of
 from nest_ssl.apps.report.run import Run
@@ -42,10 +41,6 @@ class RunReport:
     @cached_property
     def figures(self) -> list[KeyFigure]:
         return key_figures(self.run, self.status)
-
-    @cached_property
-    def data(self) -> list[DurationsOfSet]:
-        return data_sets(self.run)
 
     @cached_property
     def samples(self) -> SampleSet | NestError | None:

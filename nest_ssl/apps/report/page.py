@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nest_ssl.apps.pages import page
-from nest_ssl.apps.report import charts, configuration, data_sets, samples, sections, texts
+from nest_ssl.apps.report import charts, configuration, samples, sections, texts
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.errors import NestError
 from nest_ssl.training.run_folder import FILES
@@ -20,7 +20,6 @@ page.templates(FOLDER).globals.update(
     texts=texts,
     charts=charts,
     configuration=configuration,
-    data_sets=data_sets,
     samples=samples,
     sections=sections,
     hidden_environment=(configuration.ADJUSTED, FILES),  # shown with the configuration; for the run only

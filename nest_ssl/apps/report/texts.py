@@ -215,28 +215,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     # throughput
     "throughput": ("Throughput over time", "吞吐量随时间变化"),
-    # data
-    "data": ("Data", "数据"),
-    "set_train": ("Training set", "训练集"),
-    "set_validation": ("Validation set", "验证集"),
-    "set_caption": (
-        "<strong>{name}</strong>: {count:utterance}, {hours} hours. Median {median} s, longest {longest} s.",
-        "<strong>{name}</strong>：{count} 条，{hours} 小时。中位数 {median} 秒，最长 {longest} 秒。",
-    ),
-    "set_outside": (
-        "{count:utterance} shorter than {low} s or longer than {high} s: skipped in training (pale).",
-        "{count} 条短于 {low} 秒或长于 {high} 秒，不参与训练（浅色）。",
-    ),
-    "set_unsaid": ("{count:line} without a duration.", "{count} 行没有时长。"),
-    "set_cut_short": (
-        "Only the first {count:line}: reading was stopped after {seconds} s.",
-        "仅前 {count} 行：读取 {seconds} 秒后停止。",
-    ),
-    "set_problem": ("{name}: not read. {problem}", "{name}：未能读取。{problem}"),
-    "no_config_data": (
-        "There is no config.yaml, so the manifests are not known.",
-        "没有 config.yaml，无从得知清单。",
-    ),
     "efficiency_hint": (
         "Padding efficiency: the share of audio in padded batches; the rest is padding, which also costs computation.",
         "填充效率：填充后的批次中音频所占的比例；其余是填充，同样耗费计算。",
