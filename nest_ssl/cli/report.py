@@ -36,11 +36,9 @@ def report(
         import webbrowser
 
         from nest_ssl.apps.pages.page import write_page
-        from nest_ssl.apps.report.configuration import shipped_presets
         from nest_ssl.apps.report.gathered import gather
         from nest_ssl.apps.report.page import render
         from nest_ssl.apps.report.run import newest_run, open_runs
-        from nest_ssl.config.presets import preset_folder
         from nest_ssl.errors import NestError
 
         folders = [newest_run(run) for run in runs]
@@ -49,10 +47,10 @@ def report(
                 say(f"{given}: the newest run below it is {folder}", error=True)
         opened = open_runs(folders)
         if as_json:
-            found = [report.as_dict() for report in gather(opened, [])]
+            found = [report.as_dict() for report in gather(opened)]
             print(json.dumps(found, indent=2))
             return 0
-        page = render(gather(opened, shipped_presets(preset_folder())))
+        page = render(gather(opened))
         path = output or folders[0] / "report.html"
         try:
             write_page(page, path)

@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def test_the_page_lies_in_the_runs_folder(run: Callable[..., Result], folder: Path) -> None:
     done = run("experiments/one")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "report: experiments/one/report.html\n", "")
-    assert "Nearest shipped configuration" in (folder / "report.html").read_text("utf-8")
+    assert "Codebooks" in (folder / "report.html").read_text("utf-8")
 
 
 def test_a_folder_of_runs_means_the_newest_and_says_so(run: Callable[..., Result], folder: Path) -> None:

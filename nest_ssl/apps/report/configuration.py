@@ -1,25 +1,16 @@
-"""How a run's configuration differs from the shipped one, and which of the differences its machine made.
-
-A run writes what its machine adjusted into environment.json; for older runs, all differences look alike.
-"""
+"""How the configurations of runs differ, and which values a run adjusted to its machine."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from markupsafe import escape
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from nest_ssl.apps.pages.text import Words
 from nest_ssl.apps.report.run import Run
-from nest_ssl.config.compose import compose
 from nest_ssl.config.machine import Adjustment
-from nest_ssl.errors import ConfigError
 
 ABSENT = object()  # the value of a key that one side does not have
 ADJUSTED = "adjusted"  # the field of environment.json
@@ -47,46 +38,13 @@ class Change:
     after: Any
 
 
-@dataclass(frozen=True)
-class Preset:
-    """A shipped configuration as one asks for it: `nest_tiny`, or `nest_fast-conformer +size=small`."""
-
-    name: str
-    config: dict[str, Any]
-
-
-def shipped_presets(folder: Path) -> list[Preset]:
-    """Return every configuration of the folder, alone and with every size."""
-    presets = []
-    sizes = {path.stem: OmegaConf.load(path) for path in sorted(folder.glob("size/*.yaml"))}
-    for path in sorted(folder.glob("*.yaml")):
-        try:
-            base = compose(folder.resolve(), path.stem, [])
-            presets.append(Preset(path.stem, _plain(base)))
-            presets += [
-                Preset(f"{path.stem} +size={name}", _plain(OmegaConf.merge(base, size, _named(base, name))))
-                for name, size in sizes.items()
-            ]
-        except (ConfigError, OmegaConfBaseException):  # a user's own file may be incomplete
-            continue
-    return presets
-
-
-def nearest_preset(config: Mapping[str, Any], presets: list[Preset]) -> tuple[Preset, list[Change]] | None:
-    """Return the preset with the fewest changes; of several, the first, which is the plainest."""
-    if not config or not presets:
-        return None
-    candidates = [(preset, changes(preset.config, config)) for preset in presets]
-    return min(candidates, key=lambda candidate: len(candidate[1]))
-
-
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], also: Container[str] = ()) -> list[Change]:
-    """Return the keys whose values differ, and those in `also`, in their order; null and absent are the same."""
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    """Return the keys whose values differ, in their order; null and absent are the same."""
     old, new = dict(_leaves(before)), dict(_leaves(after))
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in dict.fromkeys([*old, *new])
-        if key in also or old.get(key) != new.get(key)
+        if old.get(key) != new.get(key)
     ]
 
 
@@ -98,16 +56,6 @@ def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
             yield f"{prefix}{name}", value
 
 
-def _named(base: DictConfig, size: str) -> dict[str, str]:
-    """Return the name that `+size=...` gives a run."""
-    name = base.get("name")
-    return {"name": f"{name}-{size}"} if isinstance(name, str) else {}
-
-
-def _plain(config: Any) -> dict[str, Any]:
-    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
-
-
 def adjustments_of(run: Run) -> dict[str, Adjustment]:
     """Return the adjustments by key, without those that do not match the configuration."""
     records = run.environment.get(ADJUSTED)
@@ -117,18 +65,6 @@ def adjustments_of(run: Run) -> dict[str, Adjustment]:
         for of in known
         if of["used"] is not None and run.setting(str(of["key"])) == of["used"]
     }
-
-
-def asked_for(config: Mapping[str, Any], adjustments: Mapping[str, Adjustment]) -> dict[str, Any]:
-    """Return the configuration before its machine adjusted it."""
-    asked = copy.deepcopy(dict(config))
-    for key, adjustment in adjustments.items():
-        *parents, name = key.split(".")
-        node = asked
-        for parent in parents:
-            node = node[parent]
-        node[name] = adjustment.old
-    return asked
 
 
 def reason_words(reason: str) -> Words:

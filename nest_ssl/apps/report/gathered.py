@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nest_ssl.apps.report.configuration import Change, Preset, adjustments_of, asked_for, nearest_preset
+from nest_ssl.apps.report.configuration import adjustments_of
 from nest_ssl.apps.report.figures import KeyFigure, as_numbers, key_figures
 from nest_ssl.apps.report.health import Health, Signs, health_of, signs_of
 from nest_ssl.apps.report.run import Run
@@ -24,7 +24,6 @@ class RunReport:
 
     run: Run
     now: float
-    presets: Sequence[Preset]
 
     @cached_property
     def status(self) -> Status:
@@ -55,11 +54,6 @@ class RunReport:
         """What the machine adjusted, by key."""
         return adjustments_of(self.run)
 
-    @cached_property
-    def preset(self) -> tuple[Preset, list[Change]] | None:
-        """The nearest preset, and what the user changed in it; what the machine adjusted does not count."""
-        return nearest_preset(asked_for(self.run.config, self.adjusted), list(self.presets))
-
     def as_dict(self) -> dict[str, Any]:
         """Return key figures and verdict for JSON."""
         status, health = self.status, self.health
@@ -77,7 +71,7 @@ class RunReport:
         }
 
 
-def gather(runs: Sequence[Run], presets: Sequence[Preset]) -> list[RunReport]:
+def gather(runs: Sequence[Run]) -> list[RunReport]:
     """Return the reports of these runs, as of now."""
     now = time.time()
-    return [RunReport(run, now, presets) for run in runs]
+    return [RunReport(run, now) for run in runs]

@@ -281,21 +281,13 @@ TEXTS: dict[str, tuple[str, str]] = {
     "start_nothing": ("logged nothing", "无记录"),
     # configuration
     "configuration": ("Configuration", "配置"),
-    "preset_is": (
-        "Nearest shipped configuration: {name}. Differences: {count}.",
-        "最接近的内置配置：{name}。不同之处：{count}。",
-    ),
-    "preset_adjusted": (
-        "Nearest shipped configuration: {name}. Changed: {count}. Adjusted to the machine that trained: {adjusted}.",
-        "最接近的内置配置：{name}。改动：{count}。按训练所用机器自动调整：{adjusted}。",
+    "adjusted_count": (
+        "Adjusted to the machine that trained: {count}.",
+        "按训练所用机器自动调整：{count} 项。",
     ),
     "adjusted_from": ("adjusted from {asked}: {reason}", "由 {asked} 自动调整：{reason}"),
-    "preset_same": ("Exactly the shipped configuration {name}.", "与内置配置 {name} 完全相同。"),
-    "preset_missing": ("The shipped configurations are not on this machine.", "本机没有内置配置文件。"),
     "no_config": ("There is no config.yaml in this folder.", "文件夹中没有 config.yaml。"),
     "key": ("Key", "键"),
-    "value_preset": ("Shipped", "内置"),
-    "value_run": ("This run", "本次运行"),
     "absent": ("not set", "未设置"),
     "whole_config": ("All of it (YAML)", "完整配置（YAML）"),
     "config_between": ("Configuration keys that differ between the runs", "各次运行之间不同的配置键"),

@@ -1,4 +1,4 @@
-"""What a run's machine adjusted is told apart from what somebody changed."""
+"""The settings that a run adjusted to its machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.report.configuration import REASONS, Preset, adjustments_of, asked_for, shipped_presets
+from nest_ssl.apps.report.configuration import REASONS, adjustments_of
 from nest_ssl.apps.report.run import Run, open_runs
 from nest_ssl.config.machine import Adjustment, Machine, adjust
 from nest_ssl.data.dummy import make_dummy_corpus
@@ -42,11 +42,9 @@ def opened(folder: Path) -> Run:
     return open_runs([folder])[0]
 
 
-def test_adjustments_are_read_by_key_and_can_be_undone(tmp_path: Path) -> None:
+def test_adjustments_are_read_by_key(tmp_path: Path) -> None:
     run = opened(adjusted_run(tmp_path, [record("trainer.precision", "16-mixed", 32)], precision=32))
-    adjustments = adjustments_of(run)
-    assert adjustments == {"trainer.precision": Adjustment("trainer.precision", "16-mixed", 32, HALF)}
-    assert asked_for(run.config, adjustments) == config(precision="16-mixed")
+    assert adjustments_of(run) == {"trainer.precision": Adjustment("trainer.precision", "16-mixed", 32, HALF)}
     assert run.setting("trainer.precision") == 32
 
 
@@ -58,7 +56,6 @@ def test_adjustments_are_read_by_key_and_can_be_undone(tmp_path: Path) -> None:
 def test_anything_else_in_the_field_says_nothing(tmp_path: Path, records: Any) -> None:
     run = opened(adjusted_run(tmp_path, records, precision=32))
     assert adjustments_of(run) == {}
-    assert asked_for(run.config, {}) == run.config
 
 
 def test_an_adjustment_to_a_value_that_is_not_the_configurations_is_none(tmp_path: Path) -> None:
@@ -81,15 +78,15 @@ def test_every_reason_is_translated_and_every_translation_is_of_a_reason() -> No
     assert found == REASONS.keys()
 
 
-def test_the_page_marks_what_the_machine_adjusted_and_leaves_the_rest_as_it_is(tmp_path: Path) -> None:
+def test_the_page_lists_what_the_machine_adjusted_with_the_reason(tmp_path: Path) -> None:
     records = [record("trainer.precision", "16-mixed", 32), record("trainer.devices", 4, 1, "reason of tomorrow")]
     run = adjusted_run(tmp_path, records, precision=32, devices=1, max_steps=7)
-    page = page_of(run, presets=(Preset("shipped", config(precision="16-mixed", devices=-1)),))
+    page = page_of(run)
     said = Text(page).english
-    assert "Nearest shipped configuration: shipped. Changed: 2. Adjusted to the machine that trained: 2." in said
-    assert f"trainer.precision16-mixed32 adjusted from 16-mixed: {HALF}" in said
-    assert "trainer.devices-11 adjusted from 4: reason of tomorrow" in said  # by somebody first, then by the machine
-    assert "trainer.max_steps10007" in said
+    assert "Adjusted to the machine that trained: 2." in said
+    assert f"trainer.precision32 adjusted from 16-mixed: {HALF}" in said
+    assert "trainer.devices1 adjusted from 4: reason of tomorrow" in said
+    assert "trainer.max_steps7" not in said
     assert "由 16-mixed 自动调整：半精度只适用于 GPU" in page
     assert page.count('class="adjusted"') == 2
     environment = said.partition("Environment")[2]
@@ -97,24 +94,10 @@ def test_the_page_marks_what_the_machine_adjusted_and_leaves_the_rest_as_it_is(t
     assert "adjusted" not in environment
 
 
-def test_what_was_asked_for_in_vain_is_told_though_the_run_is_as_shipped(tmp_path: Path) -> None:
-    run = adjusted_run(tmp_path, [record("trainer.precision", "bf16-mixed", 32)], precision=32)
-    said = Text(page_of(run, presets=(Preset("shipped", config(precision=32)),))).english
-    assert "Changed: 1. Adjusted to the machine that trained: 1." in said
-    assert "trainer.precision3232 adjusted from bf16-mixed" in said
-
-
-def test_the_nearest_preset_is_that_of_what_was_asked_for(tmp_path: Path) -> None:
-    records = [record(f"trainer.{key}", asked, used) for key, asked, used in (("devices", 2, 1), ("precision", 16, 32))]
-    run = adjusted_run(tmp_path, records, devices=1, precision=32)
-    presets = Preset("for one", config(devices=1, precision=32)), Preset("for two", config(devices=2, precision=16))
-    assert "Nearest shipped configuration: for two. Changed: 0. Adjusted" in Text(page_of(run, presets=presets)).english
-
-
-def test_a_run_of_before_has_differences_that_nobody_is_named_for(tmp_path: Path) -> None:
+def test_an_older_run_that_recorded_no_adjustments_marks_none(tmp_path: Path) -> None:
     run = write_run(tmp_path, began=time.time() - 200, config=config(precision=32))
-    page = page_of(run, presets=(Preset("shipped", config(precision="16-mixed")),))
-    assert "Nearest shipped configuration: shipped. Differences: 1." in Text(page).english
+    page = page_of(run)
+    assert "Adjusted to the machine" not in page
     assert 'class="adjusted"' not in page
 
 
@@ -126,7 +109,7 @@ def test_side_by_side_the_mark_is_in_the_column_of_the_run_that_was_adjusted(tmp
     assert "trainer.devices" not in said.partition("Each run")[0]
 
 
-def test_a_run_of_today_tells_who_changed_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_today_shows_its_adjustments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls()))  # without a GPU, wherever this runs
     corpus = make_dummy_corpus(tmp_path / "data", train=2, val=2, noise=2)
     arguments = [
@@ -141,10 +124,8 @@ def test_a_run_of_today_tells_who_changed_what(tmp_path: Path, monkeypatch: pyte
     written = {of["key"]: of for of in json.loads((folder / "environment.json").read_text())["adjusted"]}
     assert written["trainer.precision"] == record("trainer.precision", "16-mixed", 32)
     assert written["trainer.devices"]["asked"] == [0, 1]
-    page = page_of(folder, presets=tuple(shipped_presets(ROOT / "config")))
+    page = page_of(folder)
     said = Text(page).english
-    assert "Nearest shipped configuration: nest_fast-conformer. Changed: " in said
     assert f"32 adjusted from 16-mixed: {HALF}" in said
-    assert "trainer.devices-11 adjusted from [0, 1]: without a GPU, one process trains on all cores" in said
-    assert "model.encoder.d_model51232" in said
+    assert "trainer.devices1 adjusted from [0, 1]: without a GPU, one process trains on all cores" in said
     assert page.count('class="adjusted"') == len(written)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from nest_ssl.apps.report.charts import levels_of
+from nest_ssl.apps.report.configuration import ABSENT, Change, changes
 from nest_ssl.apps.report.curves import Chart, Curve, Line, curve_chart
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import health_of
@@ -59,7 +60,7 @@ def page_of(tmp_path: Path) -> Callable[..., str]:
             if one is None:
                 (folder / "config.yaml").unlink()
             folders.append(folder)
-        return render(gather(open_runs(folders), ()))
+        return render(gather(open_runs(folders)))
 
     return page_of
 
@@ -82,7 +83,7 @@ def test_a_missing_value_is_never_the_best(tmp_path: Path) -> None:
     for folder, values in zip(folders, only_train, strict=True):
         write_events(folder, (values, range(0, 500, 5)), began=began)
         (folder / "config.yaml").write_text(json.dumps(CONFIG))
-    page = render(gather(open_runs(folders), ()))
+    page = render(gather(open_runs(folders)))
     assert strong(page, "Training loss, running mean") == [True, False]
     for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Skipped steps"):
         assert cells(page, name) == ["–", "–"], name  # none is strong
@@ -96,7 +97,7 @@ def test_a_run_that_counts_nothing_has_not_skipped_less_than_one_that_counts(tmp
     silent = tmp_path / "silent"
     write_events(silent, ({"train_loss": training()["train_loss"]}, range(0, 500, 5)), began=began)
     (silent / "config.yaml").write_text(json.dumps(CONFIG))
-    page = render(gather(open_runs([counts, silent]), ()))
+    page = render(gather(open_runs([counts, silent])))
     assert cells(page, "Skipped audio") == ["3", "–"]
     assert cells(page, "Skipped steps") == ["0", "–"]
 
@@ -108,7 +109,7 @@ def test_a_loss_that_is_not_finite_now_is_not_the_best_for_what_it_was(tmp_path:
     broken = write_run(tmp_path / "broken", began=began)
     lost = {"val_loss": lambda step: value, "train_loss": lambda step: value}
     write_events(broken, (lost, range(1000, 2000)), began=began + 250, seconds_a_step=0.01)
-    reports = gather(open_runs([fine, broken]), ())
+    reports = gather(open_runs([fine, broken]))
     page = render(reports)
     for name in ("Training loss, running mean", "Validation loss"):
         assert strong(page, name) == [False, False], name
@@ -174,6 +175,17 @@ def test_other_data_are_an_obstacle_for_the_set_that_they_are_in(page_of: Callab
     said = Text(page).english
     assert "Training loss and accuracy are not compared" in said
     assert "Validation loss and accuracy are not compared" not in said
+
+
+def test_changes_are_added_removed_and_other_values_in_the_configurations_order() -> None:
+    before = {"a": 1, "b": {"c": 2, "d": [1]}, "same": 0, "gone": "x", "null": None}
+    after = {"a": 2, "b": {"c": 2, "d": [1, 2]}, "same": 0, "new": {"deep": 1}}
+    assert changes(before, after) == [
+        Change("a", 1, 2),
+        Change("b.d", [1], [1, 2]),
+        Change("gone", "x", ABSENT),
+        Change("new.deep", ABSENT, 1),
+    ]
 
 
 def test_a_run_without_a_configuration_is_not_compared(page_of: Callable[..., str]) -> None:

@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Path:
 def page_of(folder: Path) -> str:
     """The page, or the one line that is there instead."""
     try:
-        reports = gather(open_runs([folder]), [])
+        reports = gather(open_runs([folder]))
         json.dumps([report.as_dict() for report in reports])
         return render(reports)
     except NestError as error:

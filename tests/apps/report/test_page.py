@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.apps.pages.page import templates
-from nest_ssl.apps.report.configuration import Preset
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.page import FOLDER, render
@@ -54,8 +53,8 @@ class Text(HTMLParser):
         return [attributes for name, attributes in self.elements if name == tag]
 
 
-def page_of(*folders: Path, presets: tuple[Preset, ...] = ()) -> str:
-    return render(gather(open_runs(folders), presets))
+def page_of(*folders: Path) -> str:
+    return render(gather(open_runs(folders)))
 
 
 @pytest.fixture
@@ -148,17 +147,6 @@ def test_the_better_value_of_a_row_is_strong(tmp_path: Path) -> None:
     assert row[0].index("<strong>") < row[0].index("</td>")
 
 
-def test_the_configuration_is_held_against_the_nearest_preset(run: Path) -> None:
-    near, far = json.loads(json.dumps(CONFIG)), {"name": "far"}
-    near["model"]["optim"]["lr"] = 5.0
-    page = page_of(run, presets=(Preset("far", far), Preset("near", near)))
-    said = Text(page).english
-    assert "Nearest shipped configuration: near. Differences: 1." in said
-    assert "model.optim.lr5.00.3" in said
-    same = Text(page_of(run, presets=(Preset("same", CONFIG),))).english
-    assert "Exactly the shipped configuration same." in same
-
-
 def test_skipped_data_are_counted_with_an_example(run: Path) -> None:
     values = {"skipped_audio": lambda step: 3.0, "nonfinite_steps": lambda step: 2.0}
     write_events(run, (values, range(995, 1000)), began=time.time())
@@ -210,7 +198,7 @@ def test_names_and_settings_never_become_markup(tmp_path: Path) -> None:
     record = {"kind": attack, "file": attack, "line": attack, "message": attack, "count": 1}
     (folder / "problem_audio.jsonl").write_text(json.dumps(record) + "\n")
     other = shutil.copytree(folder, tmp_path / "other")
-    for page in (page_of(folder, presets=(Preset("shipped", CONFIG),)), page_of(folder, other)):
+    for page in (page_of(folder), page_of(folder, other)):
         said = Text(page)
         assert len(said.all("script")) == 1
         assert not said.all("img")

@@ -45,7 +45,7 @@ def several(folders: list[Path]) -> Path:
 
 
 def written(folders: list[Path], path: Path) -> Path:
-    write_page(render(gather(open_runs(folders), [])), path)
+    write_page(render(gather(open_runs(folders))), path)
     return path
 
 
