@@ -24,30 +24,27 @@ PARTS = 6  # of its axes, at most
 
 @dataclass(frozen=True)
 class Axis:
-    """The values along one side of a panel, and the places where the lowest and the highest are drawn.
-
-    `low` and `high` are powers of ten if the axis is logarithmic.
-    """
+    """The values along one side of a panel, and the places where the lowest and the highest are drawn."""
 
     low: float
     high: float
     start: float
     end: float
-    logarithmic: bool = False
 
     def places(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return where values are drawn; NaN for what a logarithmic axis cannot show."""
+        """Return where values are drawn."""
         numbers = np.asarray(values, dtype=np.float64)
-        if self.logarithmic:
-            numbers = np.log10(np.where(numbers > 0, numbers, np.nan))
         return self.start + (numbers - self.low) / (self.high - self.low) * (self.end - self.start)
 
     def place(self, value: float) -> float:
         return float(self.places(value))
 
     def ticks(self, parts: int = 4) -> list[float]:
-        """Return round values that divide the axis into about `parts`, or half as many."""
-        return list(_decades(self.low, self.high, parts) if self.logarithmic else _steps(self.low, self.high, parts))
+        """Return multiples of 1, 2 or 5 times a power of ten that divide the axis into `parts` at most."""
+        rough = (self.high - self.low) / parts
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough)
+        return [step * count for count in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
 def positions(count: int, start: float, end: float) -> Axis:
@@ -94,16 +91,16 @@ class Panel:
             lines = (f"M{x:.1f} {self.y.end:g}V{self.y.start:g}" for x in self.x.places(values).tolist())
             self.draw("path", style=style, d="".join(lines))
 
-    def line(self, x: ArrayLike, y: ArrayLike, style: str, breaks: Sequence[float] = ()) -> None:
-        """Draw a line through the points, interrupted where y is NaN and at each of `breaks` on the x axis."""
-        heights = np.round(self.y.places(y), 1)
-        stretch = np.searchsorted(breaks, np.asarray(x), side="right") + np.cumsum(np.isnan(heights))
-        points = zip(np.round(self.x.places(x), 1).tolist(), heights.tolist(), stretch.tolist(), strict=True)
-        parts, before = [], None
-        for place, height, number in points:
-            if not math.isnan(height):
-                parts.append(f"{'L' if number == before else 'M'}{place:g} {height:g}")
-                before = number
+    def line(self, x: ArrayLike, y: ArrayLike, style: str) -> None:
+        """Draw a line through the points, interrupted where y is NaN."""
+        points = zip(np.round(self.x.places(x), 1).tolist(), np.round(self.y.places(y), 1).tolist(), strict=True)
+        parts, pen = [], "M"
+        for place, height in points:
+            if math.isnan(height):
+                pen = "M"
+            else:
+                parts.append(f"{pen}{place:g} {height:g}")
+                pen = "L"
         self.draw("path", style=f"curve {style}", d="".join(parts))
 
     def dots(self, x: ArrayLike, y: ArrayLike, style: str) -> None:
@@ -162,22 +159,3 @@ _ATTRIBUTES = {"style": "class"}
 
 def _value(value: object) -> str:
     return f"{round(value, 2):g}" if isinstance(value, float | int) else escape(value)
-
-
-def _steps(low: float, high: float, parts: int) -> Iterable[float]:
-    """Yield multiples of 1, 2 or 5 times a power of ten."""
-    rough = (high - low) / parts
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(step for step in (power, 2 * power, 5 * power, 10 * power) if step >= rough)
-    yield from (step * count for count in range(math.ceil(low / step), math.floor(high / step) + 1))
-
-
-def _decades(low: float, high: float, parts: int) -> Iterable[float]:
-    """Yield round values between two powers of ten, closer together the fewer decades there are."""
-    if high - low < 0.7:
-        yield from _steps(10**low, 10**high, parts)
-        return
-    digits = (1, 2, 5) if high - low < 3 else (1,)
-    every = max(1, math.ceil((high - low) / 6))
-    for power in range(math.floor(low), math.ceil(high) + 1, every):
-        yield from (digit * 10.0**power for digit in digits if low <= math.log10(digit * 10.0**power) <= high)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from nest_ssl.apps.pages.charts import BOTTOM, HEIGHT, LEFT, PARTS, RIGHT, TOP, WIDTH, Axis, Panel, svg
+from nest_ssl.apps.pages.charts import BOTTOM, HEIGHT, LEFT, PARTS, RIGHT, TOP, WIDTH, Axis, Panel, padded, svg
 from nest_ssl.apps.pages.text import Words
 from nest_ssl.apps.report.events import Series
 from nest_ssl.apps.report.texts import words
@@ -18,110 +18,74 @@ from nest_ssl.apps.report.texts import words
 BUCKETS = 300  # of a curve; each keeps its smallest and its largest value, and a chart is about 400 points wide
 MEAN_FROM = 30  # values; a shorter series needs no running mean
 MEAN_SHARE = 50  # the running mean averages one value in so many
-_LINE, _LETTER = 13, 6.5  # height of a line of text, and about the width of a letter
+_LINE = 13  # height of a line of text
 _DOTS_UP_TO = 40  # points; longer curves are drawn without dots
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The points of a series that are drawn, and their running mean (None for a short series)."""
-
-    x: np.ndarray
-    y: np.ndarray
-    mean: np.ndarray | None
-    times: np.ndarray
-    not_finite: np.ndarray  # places of NaN and infinite values
-
-
-@dataclass(frozen=True)
-class Line:
-    """One curve of a chart: its name, which of the colours, and which dashes: 0 is a full line."""
+    """The points of a series that are drawn, in which of the colours, and with which dashes: 0 is a full line."""
 
     name: Words
-    colour: int
-    curve: Curve
+    x: np.ndarray  # steps
+    y: np.ndarray
+    mean: np.ndarray | None  # running mean; None for a short series
+    not_finite: np.ndarray  # steps with NaN and infinite values
+    colour: int = 0
     dash: int = 0
-    breaks: Sequence[float] = ()  # places where the line is interrupted
 
 
 @dataclass(frozen=True)
 class Chart:
-    """The content of one chart; `marks` are places of restarts, `levels` thresholds with their names."""
+    """The content of one chart; `restarts` are steps, `levels` thresholds with their names."""
 
-    lines: Sequence[Line]
-    marks: Sequence[float] = ()
+    curves: Sequence[Curve]
+    restarts: Sequence[float] = ()
     levels: Sequence[tuple[float, Words]] = ()
-    hours: bool = False  # on the x axis, instead of steps
     share: bool = False  # values from 0 to 1, shown as per cent
 
 
-def curve_chart(chart: Chart, caption: str, *, logarithmic: bool = False, style: str = "narrow") -> Markup:
+def curve_chart(chart: Chart, caption: str) -> Markup:
     """Draw curves, thresholds and restarts in one panel."""
-    panel = _panel(chart, logarithmic)
-    _axes(chart, panel)
-    panel.upright([mark for mark in chart.marks if panel.x.low < mark < panel.x.high], "restart")
-    for line in chart.lines:
-        _line(line, panel)
+    panel = _panel(chart)
+    panel.grid(panel.y.ticks(PARTS), lambda value: _value(value, chart.share))
+    panel.labels_below([value for value in panel.x.ticks(PARTS) if value == int(value)], _short)
+    panel.text(words("axis_steps"), LEFT - 8, BOTTOM + 21, "end")
+    panel.upright([step for step in chart.restarts if panel.x.low < step < panel.x.high], "restart")
+    for curve in chart.curves:
+        _draw(curve, panel)
     _levels(chart, panel)  # last: their names must be legible where curves cross them
     panel.draw("path", style="guide", d="")
-    return svg(WIDTH, HEIGHT, caption, panel, style=f"chart {style}", focusable=True)
+    return svg(WIDTH, HEIGHT, caption, panel, style="chart narrow", focusable=True)
 
 
-def can_be_logarithmic(chart: Chart) -> bool:
-    """Say whether all values are above 0 and span more than a factor of two; otherwise there is nothing to gain."""
-    values = np.concatenate([line.curve.y for line in chart.lines])
-    positive = values.min(initial=np.inf) > 0 and all(value > 0 for value, _ in chart.levels)
-    return bool(len(values)) and positive and values.max() > 2 * values.min()
-
-
-def _panel(chart: Chart, logarithmic: bool) -> Panel:
-    places = np.concatenate([line.curve.x for line in chart.lines] or [np.zeros(1)])
-    values = np.concatenate([line.curve.y for line in chart.lines] or [np.zeros(1)])
-    levels = [value for value, _ in chart.levels]
-    low, high = float(min([*values, *levels])), float(max([*values, *levels]))
-    if logarithmic:
-        low, high = math.log10(low), math.log10(high)
-    margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0
-    near_zero = not logarithmic and 0 <= low < margin  # no room below 0 for what is never negative
-    y = Axis(0.0 if near_zero else low - margin, high + margin, BOTTOM, TOP, logarithmic)
+def _panel(chart: Chart) -> Panel:
+    places = np.concatenate([curve.x for curve in chart.curves])
+    values = [*np.concatenate([curve.y for curve in chart.curves]).tolist(), *(value for value, _ in chart.levels)]
+    bottom, top = padded(values, 0.06, 0.05)
+    if bottom < 0 <= min(values):
+        bottom = 0.0  # no room below 0 for what is never negative
     first, last = float(places.min()), float(places.max())
-    return Panel(Axis(*((first, last) if last > first else (first - 0.5, last + 0.5)), LEFT, RIGHT), y)
-
-
-def _axes(chart: Chart, panel: Panel) -> None:
-    panel.grid(panel.y.ticks(PARTS), lambda value: _value(value, chart.share))
-    ticks = [value for value in panel.x.ticks(PARTS) if chart.hours or value == int(value)]
-    panel.labels_below(ticks, lambda value: f"{value:g}" if chart.hours else _short(value))
-    panel.text(words("axis_hours" if chart.hours else "axis_steps"), LEFT - 8, BOTTOM + 21, "end")
+    steps = (first, last) if last > first else (first - 0.5, last + 0.5)
+    return Panel(Axis(*steps, LEFT, RIGHT), Axis(bottom, top, BOTTOM, TOP))
 
 
 def _levels(chart: Chart, panel: Panel) -> None:
-    """Draw a line for each threshold; its name is on the right, or on the left if there is no room for it.
-
-    Where neither side has room, the name moves down. One longer than half a line takes both sides.
-    """
-    names: list[tuple[Words, float, float, str]] = []
-    lowest = {"end": -math.inf, "start": -math.inf}  # name so far, on either side
-    for value, name in sorted(chart.levels, key=lambda level: -level[0]):
+    """Draw a line for each threshold, with its name below it, or below the name before if that is close."""
+    for value, _ in chart.levels:
         panel.across(value, "level")
+    base = -math.inf  # of the name before
+    for value, name in sorted(chart.levels, key=lambda level: -level[0]):
         y = panel.y.place(value)
-        base = y + _LINE if y + _LINE <= BOTTOM else y - 4
-        is_long = len(name.english) * _LETTER > (RIGHT - LEFT) / 2
-        sides = {"end": max(lowest.values())} if is_long else lowest
-        with_room = [side for side, taken in sides.items() if base - taken >= _LINE]
-        anchor = with_room[0] if with_room else min(sides, key=lambda side: sides[side])
-        base = max(base, sides[anchor] + _LINE)
-        lowest = dict.fromkeys(lowest, base) if is_long else {**lowest, anchor: base}
-        names.append((name, RIGHT - 4 if anchor == "end" else LEFT + 4, base, f"{anchor} level-name"))
-    for placed in names:  # after all lines, which would cross them
-        panel.text(*placed)
+        base = max(y + _LINE if y + _LINE <= BOTTOM else y - 4, base + _LINE)
+        panel.text(name, RIGHT - 4, base, "end level-name")
 
 
-def _line(line: Line, panel: Panel) -> None:
-    curve, style = line.curve, f"colour-{line.colour} dash-{line.dash}"
+def _draw(curve: Curve, panel: Panel) -> None:
+    style = f"colour-{curve.colour} dash-{curve.dash}"
     if curve.mean is not None:
-        panel.line(curve.x, curve.y, f"raw {style}", line.breaks)
-    panel.line(curve.x, curve.y if curve.mean is None else curve.mean, f"mean {style}", line.breaks)
+        panel.line(curve.x, curve.y, f"raw {style}")
+    panel.line(curve.x, curve.y if curve.mean is None else curve.mean, f"mean {style}")
     if curve.mean is None and len(curve.x) <= _DOTS_UP_TO:
         panel.dots(curve.x, curve.y, f"dots {style}")
     if len(curve.not_finite):
@@ -131,22 +95,18 @@ def _line(line: Line, panel: Panel) -> None:
 
 def reading_data(chart: Chart) -> str:
     """Return what the script needs to read a chart by pointer or keyboard, rounded to what one can see."""
-    panel = _panel(chart, logarithmic=False)
-    lines = []
-    for line in chart.lines:
-        curve = line.curve
-        entry = {
-            **{language: name.unescape() for language, name in line.name.languages},
+    panel = _panel(chart)
+    lines = [
+        {
+            **{language: name.unescape() for language, name in curve.name.languages},
             "x": _rounded(curve.x, 7),
             "y": _rounded(curve.y, 5),
-            "t": np.round(curve.times).astype(np.int64).tolist(),
+            "m": None if curve.mean is None else _rounded(curve.mean, 5),
         }
-        if curve.mean is not None:
-            entry["m"] = _rounded(curve.mean, 5)
-        lines.append(entry)
+        for curve in chart.curves
+    ]
     places = {"left": LEFT, "right": RIGHT, "top": TOP, "bottom": BOTTOM, "from": panel.x.low, "to": panel.x.high}
-    described = {**places, "hours": chart.hours, "share": chart.share, "lines": lines}
-    return json.dumps(described, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps({**places, "share": chart.share, "lines": lines}, ensure_ascii=False, separators=(",", ":"))
 
 
 def _rounded(values: np.ndarray, digits: int) -> list[float]:
@@ -165,19 +125,20 @@ def _short(value: float) -> str:
     return f"{value:g}"
 
 
-def curve_of(series: Series, x: np.ndarray, *, mean: bool = True) -> Curve:
-    """Return the curve of a series whose places on the x axis are `x`: its steps, or hours."""
-    finite = np.isfinite(series.values)
-    places, values, times = x[finite], series.values[finite], series.times[finite]
-    averaged = max(5, len(values) // MEAN_SHARE) | 1  # odd, so that it is centred
-    means = running_mean(values, averaged) if mean and len(values) >= MEAN_FROM else None
-    chosen = extremes(values, BUCKETS)
+def curve_of(series: Series, name: Words, *, mean: bool = True, colour: int = 0, dash: int = 0) -> Curve:
+    """Thin a series to the points that are drawn; `mean` asks for a running mean."""
+    finite = series.finite
+    averaged = max(5, len(finite) // MEAN_SHARE) | 1  # odd, so that it is centred
+    means = running_mean(finite.values, averaged) if mean and len(finite) >= MEAN_FROM else None
+    chosen = extremes(finite.values, BUCKETS)
     return Curve(
-        places[chosen],
-        values[chosen],
+        name,
+        finite.steps[chosen].astype(np.float64),
+        finite.values[chosen],
         None if means is None else means[chosen],
-        times[chosen],
-        np.unique(x[~finite]),
+        np.unique(series.steps[~np.isfinite(series.values)]),
+        colour,
+        dash,
     )
 
 

@@ -143,15 +143,15 @@ def obstacle(runs: Sequence[Run], scope: Scope) -> Obstacle | None:
     return Obstacle(keys, unknown) if len(runs) > 1 and (keys or unknown) else None
 
 
-def groups_of_one_task(runs: Sequence[Run]) -> list[list[Run]]:
-    """Group the runs by task, in their order: the losses of one group fit into one chart."""
-    groups: list[list[Run]] = []
-    for run in runs:
-        fitting = next((group for group in groups if obstacle([group[0], run], "task") is None), None)
+def groups_of_one_task(runs: Sequence[Run]) -> list[list[int]]:
+    """Group the places of the runs by task: the losses of one group fit into one chart."""
+    groups: list[list[int]] = []
+    for place, run in enumerate(runs):
+        fitting = next((group for group in groups if obstacle([runs[group[0]], run], "task") is None), None)
         if fitting is None:
-            groups.append([run])
+            groups.append([place])
         else:
-            fitting.append(run)
+            fitting.append(place)
     return groups
 
 

@@ -58,15 +58,6 @@ class Book:
     predicted_perplexity: float | None
     best_predicted_perplexity: float | None
 
-    @property
-    def least_predicted_perplexity(self) -> float | None:
-        """The threshold of the verdict that predictions narrow."""
-        return None if self.best_predicted_perplexity is None else FALLEN_SHARE * self.best_predicted_perplexity
-
-    @property
-    def predictions_narrow(self) -> bool:
-        return _below(self.predicted_perplexity, self.least_predicted_perplexity)
-
 
 @dataclass(frozen=True)
 class Signs:
@@ -100,16 +91,6 @@ class Signs:
     def least_perplexity(self) -> float | None:
         """Targets with a lower perplexity carry too few of the bits of their codebook."""
         return self.codes**TARGET_BITS if self.codes else None
-
-    @property
-    def highest_val_loss(self) -> float | None:
-        """The threshold of the verdict that the validation loss rises."""
-        return None if self.best_val_loss is None else RISEN_LOSS * self.best_val_loss
-
-    @property
-    def val_rises(self) -> bool:
-        now, highest = self.val_loss, self.highest_val_loss
-        return self.warm and now is not None and highest is not None and now > highest
 
     @property
     def frequencies(self) -> float | None:
@@ -191,7 +172,7 @@ def _of_predictions(signs: Signs) -> Iterator[Finding]:
             yield Finding("good" if signs.uses_context else "early", "few_predictions", values)
         elif predicted < COLLAPSED_SHARE * best:
             yield Finding("bad", "collapsing", values)
-        elif book.predictions_narrow:
+        elif predicted < FALLEN_SHARE * best:
             yield Finding("caution", "narrowing", values)
         else:
             yield Finding("good", "varied_predictions", values)
@@ -216,8 +197,9 @@ def _of_loss(signs: Signs) -> Iterator[Finding]:
         yield Finding("caution", "stuck", values) if stuck else Finding("early", "only_frequencies", values)
     else:
         yield Finding("good", "learning", values)
-    if signs.val_rises:
-        yield Finding("caution", "val_rises", {"now": signs.val_loss or 0.0, "best": signs.best_val_loss or 0.0})
+    now, best = signs.val_loss, signs.best_val_loss
+    if signs.warm and now is not None and best is not None and now > RISEN_LOSS * best:
+        yield Finding("caution", "val_rises", {"now": now, "best": best})
 
 
 def _books(run: Run) -> Iterator[Book]:

@@ -1,5 +1,5 @@
 
-// Reading the values of a chart of curves, and switching to logarithmic charts.
+// Reading the values of a chart of curves.
 const number = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
 
 function nearest(places, x) {
@@ -18,18 +18,16 @@ function shown(value, chart) {
 function tell(svg, chart, x) {
   const language = document.documentElement.lang;
   const found = chart.lines.map((line) => ({ line, at: nearest(line.x, x) }));
-  const place = found.map(({ line, at }) => line.x[at]).reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a));
-  const across = chart.left + ((place - chart.from) / (chart.to - chart.from)) * (chart.right - chart.left);
+  const step = found.map(({ line, at }) => line.x[at]).reduce((a, b) => (Math.abs(b - x) < Math.abs(a - x) ? b : a));
+  const across = chart.left + ((step - chart.from) / (chart.to - chart.from)) * (chart.right - chart.left);
   svg.querySelector(".guide").setAttribute("d", `M${across} ${chart.top}V${chart.bottom}`);
-  const when = new Date(1000 * found[0].line.t[found[0].at]).toLocaleString(language === "zh" ? "zh-CN" : "en-GB", { dateStyle: "medium", timeStyle: "short" });
-  const where = chart.hours ? `${number.format(place)} ${language === "zh" ? "小时" : "h"}` : language === "zh" ? `第 ${number.format(place)} 步` : `step ${number.format(place)}`;
-  const mean = language === "zh" ? "均值" : "mean";
   const values = found.map(({ line, at }) => {
     const name = chart.lines.length > 1 ? `${line[language]} ` : "";
-    return `${name}${shown(line.y[at], chart)}${line.m ? ` (${mean} ${shown(line.m[at], chart)})` : ""}`;
+    return `${name}${shown(line.y[at], chart)}${line.m ? ` (${language === "zh" ? "均值" : "mean"} ${shown(line.m[at], chart)})` : ""}`;
   });
-  svg.closest("figure").querySelector("output").textContent = [where, ...values, chart.lines.length > 1 ? "" : when].filter(Boolean).join(" · ");
-  svg.at = place;
+  const where = language === "zh" ? `第 ${number.format(step)} 步` : `step ${number.format(step)}`;
+  svg.closest("figure").querySelector("output").textContent = [where, ...values].join(" · ");
+  svg.at = step;
 }
 
 for (const svg of document.querySelectorAll("svg.chart")) {
@@ -48,5 +46,3 @@ for (const svg of document.querySelectorAll("svg.chart")) {
     tell(svg, chart, (svg.at ?? chart.from) + (direction * (chart.to - chart.from)) / 100);
   });
 }
-for (const box of document.querySelectorAll("input.logarithmic"))
-  box.addEventListener("change", () => document.body.classList.toggle("logarithmic", box.checked));

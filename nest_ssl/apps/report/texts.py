@@ -176,17 +176,10 @@ TEXTS: dict[str, tuple[str, str]] = {
     "validation": ("validation", "验证"),
     "level_guessing": ("guessing: log V = {value}", "随机猜测：log V = {value}"),
     "level_frequencies": ("frequencies alone: log P = {value}", "只知频率：log P = {value}"),
-    "level_val_rises": ("1.1 times the best validation: {value}", "最佳验证损失的 1.1 倍：{value}"),
     "level_chance": ("twice guessing: 2/V = {value}", "随机猜测的两倍：2/V = {value}"),
     "level_targets": ("least for targets: √V = {value}", "目标的下限：√V = {value}"),
-    "level_predictions": ("half of the best predictions: {value}", "预测最佳值的一半：{value}"),
-    "level_idle": ("least for targets since the start: {value}", "目标累计的下限：{value}"),
     "of_run": ("{run} {name}", "{run} {name}"),
-    "level_of_run": ("{level} ({run})", "{level}（{run}）"),
-    "logarithmic": ("logarithmic", "对数坐标"),
     "axis_steps": ("steps", "步"),
-    "axis_hours": ("hours", "小时"),
-    "hours_hint": ("Hours since the first start of the run.", "自首次启动以来的小时数。"),
     "axis_seconds": ("seconds", "秒"),
     "reading_hint": (
         "Point at a chart, or choose one and use the arrow keys, to read its values.",
@@ -201,20 +194,14 @@ TEXTS: dict[str, tuple[str, str]] = {
     "nothing_logged": ("Nothing has been logged yet.", "还没有任何记录。"),
     # code books
     "codebooks": ("Codebooks", "码本"),
-    "book": ("Codebook {number}", "码本 {number}"),
     "coverage": ("Share of the codes in use", "使用中的码占比"),
+    "of_book": ("Codebook {number}. {name}", "码本 {number}。{name}"),
+    "targets": ("targets", "目标"),
+    "targets_since_start": ("targets since the start", "目标（自开始累计）"),
+    "predictions": ("predictions", "预测"),
     "perplexity": ("Perplexity: codes in use, weighted by frequency", "困惑度：按频率加权的使用码数"),
-    "target_coverage": ("targets", "目标"),
-    "target_cumulative_coverage": ("targets since the start", "目标（自开始累计）"),
-    "predicted_coverage": ("predictions", "预测"),
-    "target_perplexity": ("targets", "目标"),
-    "predicted_perplexity": ("predictions", "预测"),
-    "no_codebooks": (
-        "This run logs nothing about its codebooks: it was made by an older version, or has not validated yet.",
-        "这次运行没有码本记录：由旧版本产生，或尚未做过验证。",
-    ),
     # throughput
-    "throughput": ("Throughput over time", "吞吐量随时间变化"),
+    "throughput": ("Throughput", "吞吐量"),
     "efficiency_hint": (
         "Padding efficiency: the share of audio in padded batches; the rest is padding, which also costs computation.",
         "填充效率：填充后的批次中音频所占的比例；其余是填充，同样耗费计算。",
@@ -320,7 +307,11 @@ def plain_number(value: float) -> str:
 
 
 def share(value: float) -> Markup:
-    return _unbroken(f"{value * 100:.3g}%")
+    return _unbroken(plain_share(value))
+
+
+def plain_share(value: float) -> str:
+    return f"{value * 100:.3g}%"
 
 
 def span(seconds: float) -> Words:

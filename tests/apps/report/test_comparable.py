@@ -16,7 +16,7 @@ import pytest
 
 from nest_ssl.apps.report.charts import levels_of
 from nest_ssl.apps.report.configuration import ABSENT, Change, changes
-from nest_ssl.apps.report.curves import Chart, Curve, Line, curve_chart
+from nest_ssl.apps.report.curves import Chart, Curve, curve_chart
 from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import health_of
 from nest_ssl.apps.report.page import render
@@ -199,40 +199,39 @@ WORSE = {
     "frequencies": lambda value: replace(GOOD, loss=value + JUST, step=10**6),
     "chance": lambda value: replace(GOOD, accuracy=value - JUST),
     "targets": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_perplexity=value - JUST),)),
-    "idle": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_cumulative_coverage=value - JUST),)),
 }
 FINE = {
     "frequencies": lambda value: replace(GOOD, loss=value - JUST, step=10**6),
     "chance": lambda value: replace(GOOD, accuracy=value + JUST),
     "targets": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_perplexity=value + JUST),)),
-    "idle": lambda value: replace(GOOD, books=(replace(GOOD_BOOK, target_cumulative_coverage=value + JUST),)),
 }
-WORDS = {"frequencies": "stuck", "chance": "chance", "targets": "few_targets", "idle": "idle_codes"}
+WORDS = {"frequencies": "stuck", "chance": "chance", "targets": "few_targets"}
 
 
 @pytest.mark.parametrize(
     ("chart", "name"),
-    [("losses", "frequencies"), ("accuracies", "chance"), ("perplexity", "targets"), ("coverage", "idle")],
+    [("losses", "frequencies"), ("accuracies", "chance"), ("perplexity", "targets")],
 )
 def test_a_verdict_turns_at_the_level_that_is_drawn(chart: str, name: str) -> None:
-    (level,) = (level for level in levels_of(GOOD, chart) if level.name == name)
-    assert WORDS[name] in [finding.key for finding in health_of(WORSE[name](level.value)).findings]
-    assert WORDS[name] not in [finding.key for finding in health_of(FINE[name](level.value)).findings]
+    level = levels_of(GOOD, chart)[name]
+    assert WORDS[name] in [finding.key for finding in health_of(WORSE[name](level)).findings]
+    assert WORDS[name] not in [finding.key for finding in health_of(FINE[name](level)).findings]
 
 
-def test_levels_of_rare_verdicts_are_drawn_when_they_decide_one() -> None:
-    rising = replace(GOOD, val_loss=4.0, best_val_loss=3.0)
-    assert [level.value for level in levels_of(rising, "losses") if level.name == "val_rises"] == [pytest.approx(3.3)]
-    narrow = replace(GOOD, books=(replace(GOOD_BOOK, predicted_perplexity=15.0),))
-    assert [of.value for of in levels_of(narrow, "perplexity") if of.name == "predictions"] == [pytest.approx(21.0)]
-    assert {level.name for chart in ("losses", "perplexity") for level in levels_of(GOOD, chart)} == {
-        *("guessing", "frequencies", "targets")
-    }
+def test_a_threshold_that_runs_do_not_share_is_not_drawn(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / name, began=time.time() - 300) for name in ("same", "other")]
+    page = render(gather(open_runs(folders)))
+    assert "log P = " in page
+    lower = {"codebook_0/target_perplexity": lambda step: 50.0}
+    write_events(folders[1], (lower, range(1000, 1001)), began=time.time())
+    page = render(gather(open_runs(folders)))
+    assert "log P = " not in page
+    assert "log V = " in page
 
 
 def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_of: Callable[..., str]) -> None:
     page = page_of(config(), config(optim__lr=1.0))
-    loss = re.search(r'<svg class="chart narrow linear"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
+    loss = re.search(r'<svg class="chart narrow"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
     assert loss is not None
     assert f"log P = {math.log(validation()['codebook_0/target_perplexity'](0)):.4g}" in loss[0]
     heights = [float(y) for y in re.findall(r'<path class="level" d="M[\d.]+ ([\d.]+)H', loss[0])]
@@ -246,12 +245,12 @@ def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_o
 
 
 def test_names_of_close_levels_do_not_lie_upon_each_other() -> None:
-    long = [words("level_of_run", level=f"frequencies alone: log P = 4.{n}", run="a run with a name") for n in range(3)]
+    long = [words("level_frequencies", value=f"4.{n} (a run with a name)") for n in range(3)]
     short = [words("level_chance", value=n) for n in range(3)]
     for names in (long, short, [long[0], *short]):
         places, values = np.array([0.0, 1.0]), np.array([2.0, 6.0])
-        line = Line(words("training"), 0, Curve(places, values, None, places, np.array([])))
-        drawn = curve_chart(Chart([line], levels=[(4 + n / 50, name) for n, name in enumerate(names)]), "caption")
+        curve = Curve(words("training"), places, values, None, np.array([]))
+        drawn = curve_chart(Chart([curve], levels=[(4 + n / 50, name) for n, name in enumerate(names)]), "caption")
         names_at = re.findall(r'<text lang="en" class="(end|start) level-name" x="[^"]+" y="([^"]+)">([^<]+)<', drawn)
         assert len(names_at) == len(names)
         for index, (side, y, name) in enumerate(names_at):

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from nest_ssl.apps.report.curves import BUCKETS, curve_of, extremes, running_mean
 from nest_ssl.apps.report.events import Series
+from nest_ssl.apps.report.texts import words
+
+LOSS = words("losses")
 
 
 def series_of(values: np.ndarray) -> Series:
@@ -28,7 +31,7 @@ def test_first_last_smallest_and_largest_are_always_drawn(length: int, seed: int
 def test_a_single_spike_among_a_hundred_thousand_stays() -> None:
     values = np.ones(100_000)
     values[54_321] = 9.0
-    curve = curve_of(series_of(values), np.arange(100_000.0))
+    curve = curve_of(series_of(values), LOSS)
     assert len(curve.x) <= 2 * BUCKETS + 2
     assert curve.y[curve.x == 54_321].tolist() == [9.0]
     assert curve.mean is not None
@@ -50,10 +53,10 @@ def test_a_huge_value_does_not_spoil_the_mean_after_it() -> None:
 
 
 def test_few_numbers_are_drawn_as_they_are() -> None:
-    assert curve_of(series_of(np.ones(10)), np.arange(10.0)).mean is None
+    assert curve_of(series_of(np.ones(10)), LOSS).mean is None
 
 
 def test_places_of_not_finite_values_are_kept_apart() -> None:
-    curve = curve_of(series_of(np.array([1.0, np.nan, 2.0, np.inf])), np.arange(4.0))
+    curve = curve_of(series_of(np.array([1.0, np.nan, 2.0, np.inf])), LOSS)
     assert curve.y.tolist() == [1.0, 2.0]
     assert curve.not_finite.tolist() == [1.0, 3.0]

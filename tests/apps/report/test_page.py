@@ -71,7 +71,7 @@ def test_a_whole_run_has_every_section(run: Path) -> None:
         "step 1,000 of 1,000",
         "Curves",
         "Codebooks",
-        "Throughput over time",
+        "Throughput",
     ):
         assert heading in said.english
     for heading in ("Samples to listen to", "Skipped data", "Started once, at", "Configuration", "Environment"):
@@ -164,11 +164,11 @@ def test_skipped_data_are_counted_with_an_example(run: Path) -> None:
 def test_spikes_restarts_and_the_loss_of_guessing_are_drawn(run: Path) -> None:
     write_events(run, (training(), range(904, 1200, 5)), began=time.time() - 5)
     page = page_of(run)
-    gradient = re.search(r'<svg class="chart narrow linear"[^>]*chart-gradient_norm.*?</svg>', page, re.DOTALL)
+    gradient = re.search(r'<svg class="chart narrow"[^>]*chart-gradient_norm.*?</svg>', page, re.DOTALL)
     assert gradient is not None
     assert pytest.approx(_highest(gradient[0]), abs=1) == 16 + 180 * 0.06  # the spike, a margin below the top
     assert "restart" in gradient[0]
-    loss = re.search(r'<svg class="chart narrow linear"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
+    loss = re.search(r'<svg class="chart narrow"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
     assert loss is not None
     assert "level-name" in loss[0]
 

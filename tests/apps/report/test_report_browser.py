@@ -124,14 +124,6 @@ def test_the_keyboard_reads_a_chart_too(visit: Visit) -> None:
     assert all("training" in reading and "validation" in reading for reading in readings)
 
 
-def test_the_logarithmic_twin_takes_a_charts_place(visit: Visit) -> None:
-    gradient = visit.page.locator("figure", has=visit.page.locator("#chart-gradient_norm-gradient_norm"))
-    assert gradient.locator("svg.linear").is_visible()
-    visit.page.locator("input.logarithmic").check()
-    assert not gradient.locator("svg.linear").is_visible()
-    assert gradient.locator("svg.log").is_visible()
-
-
 def test_the_page_never_scrolls_sideways(browser: Browser, single: Path, several: Path) -> None:
     for path in (single, several):
         visit = Visit(browser, path)
