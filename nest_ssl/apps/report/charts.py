@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from nest_ssl.apps.pages.charts import legend_sample
 from nest_ssl.apps.pages.text import Words
+from nest_ssl.apps.report.configuration import groups_of_one_task
 from nest_ssl.apps.report.curves import Chart, Curve, curve_chart, curve_of, reading_data
-from nest_ssl.apps.report.figures import groups_of_one_task
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Signs
 from nest_ssl.apps.report.texts import plain_number, plain_share, words
@@ -169,7 +169,7 @@ def _curves(plan: ChartPlan, number: int, reports: Sequence[RunReport]) -> Itera
     run = reports[number].run
     for place, (tag, key) in enumerate(plan.tags):
         series = run.history.get(tag)
-        if series is None or not len(series.finite):
+        if not len(series.finite):
             continue
         if len(reports) == 1:
             yield curve_of(series, words(key), mean=plan.mean, colour=place)

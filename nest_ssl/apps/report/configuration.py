@@ -1,32 +1,35 @@
-"""How the configurations of runs differ, and which values a run adjusted to its machine."""
+"""How the configurations of runs differ, which runs may be compared, and what a run adjusted to its machine.
+
+Losses and accuracies are compared only between runs with the same task and the same data: a loss over 256 codes starts
+at log 256, one over 8192 at log 8192, and other masks, features or noise make the task easier or harder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from markupsafe import escape
-
-from nest_ssl.apps.pages.text import Words
 from nest_ssl.apps.report.run import Run
 from nest_ssl.config.machine import Adjustment
+
+Scope = Literal["task", "training", "validation"]
+_DATA: dict[Scope, str | None] = {"task": None, "training": "train_ds", "validation": "validation_ds"}
+# Parts of `model` that may differ: how a model learns and how its data is loaded. All other parts change the task.
+_LEARNING = {
+    *("encoder", "decoder", "optim", "optim_param_groups", "numerics", "compile", "batch_norm_over_padding"),
+    *("spec_augment", "train_ds", "validation_ds", "test_ds", "target", "nemo_version"),
+}
+_TASK_WITHIN = ("model.encoder.subsampling_factor", "model.encoder.feat_in")  # they change what a target covers
+_LOADING = {
+    *("batch_size", "batch_duration", "num_workers", "pin_memory", "persistent_workers", "prefetch_factor"),
+    *("drop_last", "shuffle", "shuffle_n", "bucketing_strategy", "bucketing_batch_size", "use_bucketing"),
+    *("num_buckets", "bucket_buffer_size", "shuffle_buffer_size", "bucket_duration_bins"),
+}
 
 ABSENT = object()  # the value of a key that one side does not have
 ADJUSTED = "adjusted"  # the field of environment.json
 _FIELDS = {"key", "asked", "used", "reason"}
-REASONS = {  # of nest_ssl/config/machine.py; other reasons are shown as the run wrote them
-    "there is no GPU that PyTorch can use": "没有 PyTorch 可用的 GPU",
-    "the quantizer's codebooks are float64, which Apple's GPU does not have": "码本是 float64，苹果的 GPU 不支持",
-    "without a GPU, one process trains on all cores": "没有 GPU 时，一个进程用所有核心训练",
-    "one process has nobody to share with": "只有一个进程，无需分布式",
-    "Windows has no NCCL": "Windows 没有 NCCL",
-    "one process has all statistics": "只有一个进程，统计量本来就是全部的",
-    "PyTorch has it for GPUs only": "PyTorch 只在 GPU 上支持",
-    "this hardware does not multiply bfloat16": "该硬件不支持 bfloat16 乘法",
-    "half precision is for GPUs": "半精度只适用于 GPU",
-    "it speeds up copies to a GPU only": "只能加快向 GPU 的拷贝",
-}
 
 
 @dataclass(frozen=True)
@@ -40,12 +43,17 @@ class Change:
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
     """Return the keys whose values differ, in their order; null and absent are the same."""
-    old, new = dict(_leaves(before)), dict(_leaves(after))
+    old, new = values_of(before), values_of(after)
     return [
         Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
         for key in dict.fromkeys([*old, *new])
         if old.get(key) != new.get(key)
     ]
+
+
+def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a configuration by their dotted keys."""
+    return dict(_leaves(config))
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -67,5 +75,39 @@ def adjustments_of(run: Run) -> dict[str, Adjustment]:
     }
 
 
-def reason_words(reason: str) -> Words:
-    return Words(escape(reason), escape(REASONS.get(reason, reason)))
+@dataclass(frozen=True)
+class Obstacle:
+    """Why some runs cannot be compared: keys in which they differ, or runs without a configuration."""
+
+    keys: tuple[str, ...]
+    unknown: tuple[str, ...]  # names of runs
+
+
+def obstacle(runs: Sequence[Run], scope: Scope) -> Obstacle | None:
+    """Return why losses and accuracies of these runs cannot be compared; None if they can."""
+    unknown = tuple(run.name for run in runs if run.setting("model.num_classes") is None)
+    known = [run for run in runs if run.name not in unknown]
+    differing = (change.key for run in known[1:] for change in changes(known[0].config, run.config))
+    keys = tuple(dict.fromkeys(key for key in differing if _matters(key, scope)))
+    return Obstacle(keys, unknown) if len(runs) > 1 and (keys or unknown) else None
+
+
+def groups_of_one_task(runs: Sequence[Run]) -> list[list[int]]:
+    """Group the places of the runs by task: the losses of one group fit into one chart."""
+    groups: list[list[int]] = []
+    for place, run in enumerate(runs):
+        fitting = next((group for group in groups if obstacle([runs[group[0]], run], "task") is None), None)
+        if fitting is None:
+            groups.append([place])
+        else:
+            fitting.append(place)
+    return groups
+
+
+def _matters(key: str, scope: Scope) -> bool:
+    node, part, name = [*key.split("."), "", ""][:3]
+    if node != "model":
+        return False
+    if part == _DATA[scope]:
+        return name not in _LOADING
+    return part not in _LEARNING or key in _TASK_WITHIN

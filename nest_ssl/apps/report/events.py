@@ -52,16 +52,17 @@ class Series:
         return self.only(np.isfinite(self.values))
 
     @property
-    def last(self) -> float:
-        return float(self.values[-1])
+    def last_finite(self) -> float | None:
+        """The newest finite value; None if there is none."""
+        values = self.finite.values
+        return float(values[-1]) if len(values) else None
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a run: when it began and ended, and its first and last logged step (None if it logged nothing)."""
+    """One start of a run: when it began, and its first and last logged step (None if it logged nothing)."""
 
     time: float
-    ended: float  # time of its newest value
     first_step: int | None
     last_step: int | None
 
@@ -73,9 +74,9 @@ class History:
     series: dict[str, Series]
     starts: list[Start]
 
-    def get(self, tag: str) -> Series | None:
-        """Return the values of a tag, None if there are none."""
-        return self.series.get(tag)
+    def get(self, tag: str) -> Series:
+        """Return the values of a tag; an empty series if there are none."""
+        return self.series.get(tag, Series(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)))
 
     @property
     def last_step(self) -> int | None:
@@ -101,9 +102,8 @@ def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
     If a start repeats steps of an earlier one, the values of the later start are used.
     """
     paths = [path for folder in folders for path in folder.glob(EVENT_FILES)]
-    files = sorted(
-        filter(None, (_read_file(path, root or path.parent) for path in paths)), key=lambda file: file.start.time
-    )
+    read = (_read_file(path, root or path.parent) for path in paths)
+    files = sorted(filter(None, read), key=lambda file: file.start.time)
     pieces: dict[str, list[Series]] = {}
     ends_before = np.inf
     for file in reversed(files):
@@ -118,11 +118,11 @@ def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
 
 
 def _joined(pieces: Sequence[Series]) -> Series:
-    return Series(*(np.concatenate(columns) for columns in zip(*map(_columns, pieces), strict=True)))
-
-
-def _columns(series: Series) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return series.steps, series.values, series.times
+    return Series(
+        np.concatenate([piece.steps for piece in pieces]),
+        np.concatenate([piece.values for piece in pieces]),
+        np.concatenate([piece.times for piece in pieces]),
+    )
 
 
 def _read_file(path: Path, root: Path) -> _File | None:
@@ -158,8 +158,7 @@ def _read_file(path: Path, root: Path) -> _File | None:
     series = {tag: _in_order(*map(np.array, of)) for tag, of in columns.items()}
     first = min((int(of.steps[0]) for of in series.values()), default=None)
     last = max((int(of.steps[-1]) for of in series.values()), default=None)
-    ended = max((float(of.times.max()) for of in series.values()), default=began)
-    return _File(Start(began, ended, first, last), series)
+    return _File(Start(began, first, last), series)
 
 
 def _records(path: Path, root: Path) -> Iterator[bytes]:

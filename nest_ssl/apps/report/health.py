@@ -123,8 +123,7 @@ class Health:
 def signs_of(run: Run, step: int) -> Signs:
     """Return the newest values of a run."""
     get = run.history.get
-    val_loss = get("val_loss")
-    finite = None if val_loss is None or not len(val_loss.finite) else val_loss.finite.values
+    val_losses = get("val_loss").finite.values
     warmup = run.whole_setting("model.optim.sched.warmup_steps")
     codes = run.whole_setting("model.num_classes")
     accuracy = _finite(recent(get("train_accuracy")))
@@ -132,9 +131,9 @@ def signs_of(run: Run, step: int) -> Signs:
         codes=codes if codes is not None and codes > 0 else None,
         books=tuple(_books(run)),
         loss=_finite(recent(get("train_loss"))),
-        accuracy=_last(get("val_accuracy")) if accuracy is None else accuracy,
-        val_loss=None if finite is None else float(np.median(finite[-VALIDATIONS:])),
-        best_val_loss=None if finite is None else float(finite.min()),
+        accuracy=get("val_accuracy").last_finite if accuracy is None else accuracy,
+        val_loss=float(np.median(val_losses[-VALIDATIONS:])) if len(val_losses) else None,
+        best_val_loss=float(val_losses.min()) if len(val_losses) else None,
         step=step,
         warmup=DEFAULT_WARMUP if warmup is None else warmup,
         not_finite=_share_not_finite(get("train_loss")),
@@ -204,23 +203,20 @@ def _of_loss(signs: Signs) -> Iterator[Finding]:
 
 def _books(run: Run) -> Iterator[Book]:
     for number in range(run.books):
-        found = {name: run.history.get(f"codebook_{number}/{name}") for name in _BOOK_TAGS}
-        predicted = found["predicted_perplexity"]
-        best = float(predicted.finite.values.max()) if predicted is not None and len(predicted.finite) else None
-        yield Book(number, best_predicted_perplexity=best, **{name: _last(series) for name, series in found.items()})
+        predicted = run.history.get(f"codebook_{number}/predicted_perplexity")
+        yield Book(
+            number,
+            target_perplexity=run.history.get(f"codebook_{number}/target_perplexity").last_finite,
+            target_cumulative_coverage=run.history.get(f"codebook_{number}/target_cumulative_coverage").last_finite,
+            predicted_perplexity=predicted.last_finite,
+            best_predicted_perplexity=max(predicted.finite.values.tolist(), default=None),
+        )
 
 
-_BOOK_TAGS = (*("target_perplexity", "target_cumulative_coverage", "predicted_perplexity"),)
-
-
-def _share_not_finite(series: Series | None) -> float:
+def _share_not_finite(series: Series) -> float:
     """Return the share of the newest losses that are not finite: of up to RECENT_POINTS, also of a short run."""
-    newest = np.empty(0) if series is None else series.values[-RECENT_POINTS:]
+    newest = series.values[-RECENT_POINTS:]
     return 1 - float(np.isfinite(newest).mean()) if len(newest) else 0.0
-
-
-def _last(series: Series | None) -> float | None:
-    return series.finite.last if series is not None and len(series.finite) else None
 
 
 def _finite(value: float | None) -> float | None:

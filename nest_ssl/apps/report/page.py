@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from nest_ssl.apps.pages import page
-from nest_ssl.apps.report import charts, configuration, samples, sections, texts
+from nest_ssl.apps.report import charts, samples, sections, texts
+from nest_ssl.apps.report.configuration import ABSENT
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.errors import NestError
-from nest_ssl.training.run_folder import FILES
 
 FOLDER = Path(__file__).parent
 _SAMPLES_ALONE, _SAMPLES_OF_SEVERAL = 2, 1  # utterances of a run; each takes about a megabyte
@@ -19,10 +18,9 @@ page.templates(FOLDER).globals.update(
     words=texts.words,
     texts=texts,
     charts=charts,
-    configuration=configuration,
     samples=samples,
     sections=sections,
-    hidden_environment=(configuration.ADJUSTED, FILES),  # shown with the configuration; for the run only
+    ABSENT=ABSENT,
     is_error=lambda value: isinstance(value, NestError),
 )
 
@@ -34,12 +32,10 @@ def render(reports: Sequence[RunReport]) -> str:
     alone = len(reports) == 1
     return page.render(
         FOLDER,
-        "run.html" if alone else "runs.html",
+        "report.html",
         title=f"{verdict.english} / {verdict.chinese}: {names}" if alone else names,
         media=("img", "media"),
-        names=names,
         reports=reports,
         most_samples=_SAMPLES_ALONE if alone else _SAMPLES_OF_SEVERAL,
         now=time.time(),
-        again=shlex.join(["nest-ssl", "report", *(str(report.run.folder) for report in reports)]),
     )

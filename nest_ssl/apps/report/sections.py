@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -13,14 +12,15 @@ from markupsafe import Markup
 
 from nest_ssl.apps.pages.text import Count, Words
 from nest_ssl.apps.report.charts import COLOURS
-from nest_ssl.apps.report.configuration import ABSENT, Change, changes
+from nest_ssl.apps.report.configuration import ABSENT, ADJUSTED, Change, Obstacle, Scope, changes, obstacle, values_of
 from nest_ssl.apps.report.events import Start
-from nest_ssl.apps.report.figures import KeyFigure, Obstacle, Scope, best_value, obstacle, total_of
+from nest_ssl.apps.report.figures import KeyFigure, best_value, total_of
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.status import Status
 from nest_ssl.apps.report.texts import number, plain_number, share, span, words
+from nest_ssl.training.run_folder import FILES
 
 SYMBOLS = {"good": "✓", "early": "…", "caution": "!", "bad": "✕", "unknown": "?"}
 _TILES = (
@@ -30,6 +30,7 @@ _TILES = (
 _SHARES = ("share", "accuracy", "chance")  # values of findings that are shown as per cent
 _COUNTS = ("codes", "book", "step", "warmup", "perplexity", "predicted", "targets", "best_codes")
 _SCOPES: tuple[Scope, ...] = ("training", "validation")
+_ENVIRONMENT_SHOWN_ELSEWHERE = (ADJUSTED, FILES)  # with the configuration; for the run only
 
 
 def figure_text(figure: KeyFigure) -> Markup:
@@ -52,16 +53,15 @@ def tiles(figures: Sequence[KeyFigure]) -> list[tuple[Words, Markup]]:
 def run_names(reports: Sequence[RunReport]) -> list[Markup]:
     """Return the names of the runs, each with a dot in the colour of its curves."""
     dot = Markup('<span class="dot colour-{}" aria-hidden="true"></span>{}')
-    return [dot.format(number % COLOURS, report.run.name) for number, report in enumerate(reports)]
+    return [dot.format(place % COLOURS, report.run.name) for place, report in enumerate(reports)]
 
 
-def findings(health: Health) -> Iterator[tuple[Finding, int]]:
-    """Yield the first finding of each kind, worst first, and how many other codebooks have the same."""
-    alike = Counter(finding.key for finding in health.findings)
-    first: dict[str, Finding] = {}
+def findings(health: Health) -> list[tuple[Finding, int]]:
+    """Return the first finding of each kind, worst first, and how many other codebooks have the same."""
+    alike: dict[str, list[Finding]] = {}
     for finding in health.findings:
-        first.setdefault(finding.key, finding)
-    yield from ((finding, alike[key] - 1) for key, finding in first.items())
+        alike.setdefault(finding.key, []).append(finding)
+    return [(found[0], len(found) - 1) for found in alike.values()]
 
 
 def sentence(finding: Finding) -> Words:
@@ -93,78 +93,62 @@ def comparison(reports: Sequence[RunReport]) -> Iterator[tuple[Words, list[tuple
     """Yield each figure's name and its values of all runs, with the best one marked if the runs can be compared."""
     obstacles = _obstacles(reports)
     for figures in zip(*(report.figures for report in reports), strict=True):
-        best = best_value(figures) if obstacles.get(figures[0].scope) is None else None
+        best = best_value(figures) if figures[0].scope not in obstacles else None
         yield words(figures[0].name), [(figure_text(of), best is not None and of.value == best) for of in figures]
 
 
-def not_compared(reports: Sequence[RunReport]) -> Iterator[tuple[str, Obstacle]]:
-    """Yield why no loss or accuracy is called the best: once for both sets if the reason is the same."""
-    found = {str(scope): why for scope, why in _obstacles(reports).items() if why is not None}
-    if len(set(found.values())) == 1 and len(found) == len(_SCOPES):
-        yield "both", next(iter(found.values()))
-    else:
-        yield from found.items()
+def not_compared(reports: Sequence[RunReport]) -> dict[str, Obstacle]:
+    """Return why no loss or accuracy is called the best: once for both sets if the reason is the same."""
+    found = _obstacles(reports)
+    if len(found) == len(_SCOPES) and len(set(found.values())) == 1:
+        return {"both": found["training"]}
+    return {str(scope): why for scope, why in found.items()}
 
 
-def _obstacles(reports: Sequence[RunReport]) -> dict[Scope | None, Obstacle | None]:
-    return {scope: obstacle([report.run for report in reports], scope) for scope in _SCOPES}
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """How much training skipped."""
-
-    audio: int
-    unmasked: int
-    nonfinite: int
-    known: bool  # the run logs these counters
-
-
-def skipped(run: Run) -> Skipped:
-    totals = [total_of(run, name) for name in ("skipped_audio", "batches_without_masks", "nonfinite_steps")]
-    audio, unmasked, nonfinite = (int(total or 0) for total in totals)
-    return Skipped(audio, unmasked, nonfinite, known=None not in totals)
-
-
-def problems(run: Run) -> Iterator[tuple[str, int, int, str]]:
-    """Yield each kind of audio problem with its files, how often they were read, and an example."""
-    for kind, files in Counter(str(record["kind"]) for record in run.problems).most_common():
-        of_kind = [record for record in run.problems if record["kind"] == kind]
-        yield kind, files, sum(record["count"] for record in of_kind), of_kind[0].get("message") or of_kind[0]["file"]
-
-
-@dataclass(frozen=True)
-class StartRow:
-    """One start of a run: how many steps it repeated, how long the run had paused, and what changed in its keys."""
-
-    start: Start
-    repeated: int
-    pause: Words | str
-    changed: Sequence[Change]
-
-
-def starts(run: Run) -> Iterator[StartRow]:
-    """Yield the starts; changes are known if every start but the last left its configuration."""
-    configs = [*run.earlier_configs, run.config]
-    known = len(configs) == len(run.history.starts)
-    ended: float | None = None
-    reached = -1
-    for index, start in enumerate(run.history.starts):
-        repeated = 0 if start.first_step is None else max(0, reached - start.first_step + 1)
-        pause = "" if ended is None else span(max(start.time - ended, 0.0))
-        yield StartRow(start, repeated, pause, changes(*configs[index - 1 : index + 1]) if known and index else ())
-        reached = max(reached, -1 if start.last_step is None else start.last_step)
-        ended = start.ended
+def _obstacles(reports: Sequence[RunReport]) -> dict[Scope | None, Obstacle]:
+    found = {scope: obstacle([report.run for report in reports], scope) for scope in _SCOPES}
+    return {scope: why for scope, why in found.items() if why is not None}
 
 
 def differences(reports: Sequence[RunReport]) -> list[tuple[str, list[Any]]]:
     """Return the keys in which the configurations differ, with the value of each run."""
-    runs = [report.run for report in reports]
-    found = {change.key for run in runs[1:] for change in changes(runs[0].config, run.config)}
-    leaves = [{change.key: change.after for change in changes({}, run.config)} for run in runs]
-    keys = dict.fromkeys(key for of in leaves for key in of if key in found)
-    return [(key, [of.get(key, ABSENT) for of in leaves]) for key in keys]
+    configs = [values_of(report.run.config) for report in reports]
+    rows = [
+        (key, [of.get(key, ABSENT) for of in configs]) for key in dict.fromkeys(key for of in configs for key in of)
+    ]
+    return [(key, row) for key, row in rows if any(of.get(key) != configs[0].get(key) for of in configs)]
+
+
+def skipped(run: Run) -> Words:
+    """Return how much training skipped."""
+    totals = [total_of(run, name) for name in ("skipped_audio", "batches_without_masks", "nonfinite_steps")]
+    if not (any(totals) or run.problems or run.nonfinite_batches):
+        return words("skipped_unknown" if None in totals else "nothing_skipped")
+    audio, unmasked, nonfinite = (Count(total or 0) for total in totals)
+    return words("skipped_sum", audio=audio, unmasked=unmasked, nonfinite=nonfinite)
+
+
+def problems(run: Run) -> Iterator[tuple[str, int, str]]:
+    """Yield each kind of audio problem, the number of its files, and an example."""
+    for kind, files in Counter(record["kind"] for record in run.problems).most_common():
+        example = next(record for record in run.problems if record["kind"] == kind)
+        yield kind, files, example.get("message") or example["file"]
+
+
+def starts(run: Run) -> list[tuple[Start, list[Change]]]:
+    """Return each start with the changes of its configuration, if every start but the last left one."""
+    configs = [*run.earlier_configs, run.config]
+    known = len(configs) == len(run.history.starts)
+    return [
+        (start, changes(configs[number - 1], configs[number]) if known and number else [])
+        for number, start in enumerate(run.history.starts)
+    ]
 
 
 def yaml_text(config: Mapping[str, Any]) -> str:
     return yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True, width=100)
+
+
+def environment(run: Run) -> dict[str, Any]:
+    """Return what the run recorded of its machine."""
+    return {name: value for name, value in run.environment.items() if name not in _ENVIRONMENT_SHOWN_ELSEWHERE}

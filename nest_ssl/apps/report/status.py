@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from nest_ssl.apps.report.events import Series, Start
+from nest_ssl.apps.report.events import Series
 from nest_ssl.apps.report.run import Run
 
 State = Literal["running", "finished", "stopped", "silent"]
@@ -43,8 +43,8 @@ def status_of(run: Run, now: float) -> Status:
     logged = 0 if history.last_step is None else history.last_step + 1  # Lightning counts from 0
     step = max(logged, run.checkpoint_step)
     total, estimated = _total(run)
-    beat = _heartbeat(run)
-    patience = _patience(beat)
+    steps, times = _newest_start(run)
+    patience = max([SILENCE_SECONDS, *(SILENCE_GAPS * np.diff(times)).tolist()])
     age = None if history.last_time is None else max(now - history.last_time, 0.0)
     every = run.whole_setting("trainer.log_every_n_steps") or 50
     if total is not None and step >= (total - every if estimated else total):
@@ -54,25 +54,22 @@ def status_of(run: Run, now: float) -> Status:
         state = "stopped"
     else:
         state = "running" if logged else "silent"
-    return Status(state, step, total, estimated, age, patience, _speed(beat))
+    return Status(state, step, total, estimated, age, patience, _speed(steps, times))
 
 
 def _total(run: Run) -> tuple[int | None, bool]:
     """Return the steps that the configuration allows, and whether they are an estimate."""
     steps, epochs = run.whole_setting("trainer.max_steps"), run.whole_setting("trainer.max_epochs")
     bound = steps if steps is not None and steps > 0 else None
-    length = _epoch_length(run.history.get("epoch"))
+    length = _epoch_length(run.history.get("epoch").finite)
     if epochs is None or epochs < 1 or length is None:
         return bound, False
     by_epochs = math.ceil(length * epochs)
     return (bound, False) if bound is not None and bound <= by_epochs else (by_epochs, True)
 
 
-def _epoch_length(epochs: Series | None) -> float | None:
+def _epoch_length(epochs: Series) -> float | None:
     """Return the steps of an epoch, from the last change of its number; None in the first epoch."""
-    if epochs is None or len(epochs.finite) < 2:
-        return None
-    epochs = epochs.finite
     changes = np.flatnonzero(np.diff(epochs.values) > 0)
     if not len(changes) or epochs.values[changes[-1] + 1] < 1:
         return None
@@ -80,30 +77,20 @@ def _epoch_length(epochs: Series | None) -> float | None:
     return float((before + after) / 2 + 1) / float(epochs.values[changes[-1] + 1])
 
 
-def _heartbeat(run: Run) -> Series | None:
-    """Return the newest start's values of the tag that has most values."""
-    since = _newest(run.history.starts)
-    if since is None or since.first_step is None:
-        return None
+def _newest_start(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of the newest start, from the tag that has most values, and their times."""
+    starts = run.history.starts
+    if not starts or starts[-1].first_step is None:
+        return np.empty(0), np.empty(0)
     longest = max(run.history.series.values(), key=len)
-    newest = longest.only(longest.times >= since.time)
-    return newest if len(newest) else None
+    newest = longest.times >= starts[-1].time
+    return longest.steps[newest], longest.times[newest]
 
 
-def _newest(starts: list[Start]) -> Start | None:
-    return starts[-1] if starts else None
-
-
-def _patience(beat: Series | None) -> float:
-    if beat is None or len(beat) < 2:
-        return SILENCE_SECONDS
-    return max(SILENCE_SECONDS, SILENCE_GAPS * float(np.diff(beat.times).max()))
-
-
-def _speed(beat: Series | None) -> float | None:
-    """Return the steps per second of the newest start, including validations and checkpoints."""
-    if beat is None or len(beat) < 2:
+def _speed(steps: np.ndarray, times: np.ndarray) -> float | None:
+    """Return the recent steps per second, including validations and checkpoints."""
+    if len(steps) < 2:
         return None
-    first = int((1 - RECENT_SHARE) * (len(beat) - 1))
-    seconds = float(beat.times[-1] - beat.times[first])
-    return float(beat.steps[-1] - beat.steps[first]) / seconds if seconds > 0 else None
+    first = int((1 - RECENT_SHARE) * (len(steps) - 1))
+    seconds = float(times[-1] - times[first])
+    return float(steps[-1] - steps[first]) / seconds if seconds > 0 else None

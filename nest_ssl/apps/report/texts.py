@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nest_ssl.apps.pages.text import Phrases, Words
 
@@ -249,7 +249,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     "problem_kind": ("Kind", "种类"),
     "problem_files": ("Files", "文件数"),
-    "problem_times": ("Times read", "遇到次数"),
     "problem_example": ("For example", "例如"),
     "kept_batches": (
         "Batches that were not finite are kept in {folder}: {names}.",
@@ -258,12 +257,9 @@ TEXTS: dict[str, tuple[str, str]] = {
     # restarts
     "restarts": ("Starts", "启动记录"),
     "restart_one": ("Started once, at {time}.", "只启动过一次：{time}。"),
-    "restart_none": ("No event file yet.", "还没有事件文件。"),
     "start_number": ("Start", "启动"),
     "start_time": ("Time", "时间"),
     "start_steps": ("Steps", "步"),
-    "start_repeated": ("Repeated steps", "重复的步"),
-    "start_silence": ("Pause before", "之前的停顿"),
     "start_changes": ("Configuration changed", "配置变化"),
     "start_nothing": ("logged nothing", "无记录"),
     # configuration
@@ -278,7 +274,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "absent": ("not set", "未设置"),
     "whole_config": ("All of it (YAML)", "完整配置（YAML）"),
     "config_between": ("Configuration keys that differ between the runs", "各次运行之间不同的配置键"),
-    "config_many": ("{count:key}", "{count} 个键"),
     "config_all_same": ("All runs have the same configuration.", "各次运行配置相同。"),
     # environment
     "environment": ("Environment", "环境"),
@@ -286,12 +281,28 @@ TEXTS: dict[str, tuple[str, str]] = {
     "setting": ("Setting", "项目"),
     "value": ("Value", "值"),
     "folder": ("Folder", "文件夹"),
-    "again": ("Command that makes this page:", "重新生成本页："),
     "each_run": ("Each run", "各次运行"),
     "run_finding": ("<strong>{run}</strong>: {finding}", "<strong>{run}</strong>：{finding}"),
 }
 
+REASONS = {  # of nest_ssl/config/machine.py; other reasons are shown as the run wrote them
+    "there is no GPU that PyTorch can use": "没有 PyTorch 可用的 GPU",
+    "the quantizer's codebooks are float64, which Apple's GPU does not have": "码本是 float64，苹果的 GPU 不支持",
+    "without a GPU, one process trains on all cores": "没有 GPU 时，一个进程用所有核心训练",
+    "one process has nobody to share with": "只有一个进程，无需分布式",
+    "Windows has no NCCL": "Windows 没有 NCCL",
+    "one process has all statistics": "只有一个进程，统计量本来就是全部的",
+    "PyTorch has it for GPUs only": "PyTorch 只在 GPU 上支持",
+    "this hardware does not multiply bfloat16": "该硬件不支持 bfloat16 乘法",
+    "half precision is for GPUs": "半精度只适用于 GPU",
+    "it speeds up copies to a GPU only": "只能加快向 GPU 的拷贝",
+}
+
 words = Phrases(TEXTS)
+
+
+def reason_words(reason: str) -> Words:
+    return Words(escape(reason), escape(REASONS.get(reason, reason)))
 
 
 def number(value: float) -> Markup:

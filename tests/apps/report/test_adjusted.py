@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.report.configuration import REASONS, adjustments_of
+from nest_ssl.apps.report.configuration import adjustments_of
 from nest_ssl.apps.report.run import Run, open_runs
+from nest_ssl.apps.report.texts import REASONS
 from nest_ssl.config.machine import Adjustment, Machine, adjust
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.training.run import main

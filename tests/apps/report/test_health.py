@@ -159,6 +159,6 @@ def test_signs_are_the_newest_numbers_of_the_run(tmp_path: Path) -> None:
     assert (signs.codes, signs.warmup, len(signs.books)) == (256, 100, 1)
     assert signs.books[0].target_perplexity == 95.0
     assert signs.books[0].predicted_perplexity == signs.books[0].best_predicted_perplexity
-    assert signs.best_val_loss == pytest.approx(run.history.series["val_loss"].last)
+    assert signs.best_val_loss == pytest.approx(run.history.series["val_loss"].values[-1])
     assert signs.val_loss == pytest.approx(run.history.series["val_loss"].values[-2])  # the middle of the newest three
     assert health_of(signs).state == "good"
