@@ -48,8 +48,8 @@ class Chart:
 def curve_chart(chart: Chart, caption: str) -> Markup:
     """Draw curves, thresholds and restarts in one panel."""
     panel = _panel(chart)
-    panel.grid(panel.y.ticks(PARTS), lambda value: _value(value, chart.share))
-    panel.labels_below([value for value in panel.x.ticks(PARTS) if value == int(value)], _short)
+    panel.grid(panel.y.ticks(PARTS), lambda value: f"{value * 100:.4g}%" if chart.share else f"{value:.6g}")
+    panel.labels_below([value for value in panel.x.ticks(PARTS) if value == int(value)], lambda step: f"{step:,.6g}")
     panel.text(words("axis_steps"), LEFT - 8, BOTTOM + 21, "end")
     panel.upright([step for step in chart.restarts if panel.x.low < step < panel.x.high], "restart")
     for curve in chart.curves:
@@ -111,18 +111,6 @@ def reading_data(chart: Chart) -> str:
 
 def _rounded(values: np.ndarray, digits: int) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values.tolist()]
-
-
-def _value(value: float, share: bool) -> str:
-    return f"{value * 100:.4g}%" if share else f"{value:.6g}" if abs(value) < 1e5 else _short(value)
-
-
-def _short(value: float) -> str:
-    """Return 12,000 as 12k: several labels stand below every chart."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 10 * size or (abs(value) >= size and value % (size / 10) == 0):
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
 
 
 def curve_of(series: Series, name: Words, *, mean: bool = True, colour: int = 0, dash: int = 0) -> Curve:

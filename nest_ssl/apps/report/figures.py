@@ -30,7 +30,7 @@ class KeyFigure:
 
     name: str
     value: float | None
-    kind: str  # count, number, share, rate
+    kind: str  # count, number, share
     better: str = ""  # lower, higher
     scope: Scope | None = None
 
@@ -48,8 +48,8 @@ def key_figures(run: Run, status: Status) -> list[KeyFigure]:
         KeyFigure("best_val_loss", best, "number", "lower", "validation"),
         KeyFigure("train_accuracy", recent(get("train_accuracy")), "share", "higher", "training"),
         KeyFigure("val_accuracy", _newest(get("val_accuracy")), "share", "higher", "validation"),
-        KeyFigure("audio_seconds_per_second", recent(get("audio_seconds_per_second")), "rate", "higher"),
-        KeyFigure("steps_per_second", status.steps_per_second, "rate"),
+        KeyFigure("audio_seconds_per_second", recent(get("audio_seconds_per_second")), "number", "higher"),
+        KeyFigure("steps_per_second", status.steps_per_second, "number"),
         KeyFigure("data_wait_share", recent(get("data_wait_share")), "share", "lower"),
         KeyFigure("padding_efficiency", recent(get("padding_efficiency")), "share", "higher"),
         KeyFigure("starts", len(run.history.starts), "count"),

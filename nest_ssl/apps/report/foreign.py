@@ -6,6 +6,7 @@ Pages are shared, so a link in such a folder must not copy a private file of thi
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from nest_ssl.config.foreign_yaml import refuse_hostile_yaml
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.regular_file import open_regular
 
+_LARGEST_JSON = 16 * 2**20  # bytes
 _MOST_VALUES = 100_000  # of a configuration
 
 
@@ -36,15 +38,25 @@ def open_inside(path: Path, folder: Path, most: int) -> io.BufferedReader:
     return file
 
 
-def read_inside(path: Path, folder: Path, most: int) -> bytes:
-    """Return the content of a file that `open_inside` opens."""
-    with open_inside(path, folder, most) as file:
-        return file.read(most)
+def read_json(path: Path, folder: Path) -> dict[str, Any]:
+    """Return a JSON object; empty if the file is missing or incomplete."""
+    if not path.exists():
+        return {}
+    with open_inside(path, folder, _LARGEST_JSON) as file:
+        text = file.read()
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def read_config(path: Path, folder: Path) -> dict[str, Any]:
-    """Return a configuration as plain values, with references as text."""
-    content = read_inside(path, folder, LARGEST_CONFIG)
+    """Return a configuration as plain values, with references as text; empty if the file is missing."""
+    if not path.exists():
+        return {}
+    with open_inside(path, folder, LARGEST_CONFIG) as file:
+        content = file.read()
     try:
         refuse_hostile_yaml(path)
         config = OmegaConf.to_container(OmegaConf.create(content.decode("utf-8")), resolve=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.apps.report.events import EVENT_FILES, LARGEST_WHOLE, History, read_history
-from nest_ssl.apps.report.foreign import open_inside, read_config, read_inside
+from nest_ssl.apps.report.foreign import open_inside, read_config, read_json
 from nest_ssl.errors import NestError
 from nest_ssl.training.callbacks.problem_report import PROBLEM_REPORT, read_report
 
 _SEARCHED = 4  # levels below a folder that is not a run's
-_LARGEST_JSON = 16 * 2**20  # bytes
-_LARGEST_PROBLEMS = 256 * 2**20
+_LARGEST_PROBLEMS = 256 * 2**20  # bytes
 MOST_BOOKS = 256  # NEST has 1
 
 
@@ -75,10 +74,16 @@ class Run:
 
 def newest_run(folder: Path) -> Path:
     """Return the folder if it is a run's, else the most recently written run below it."""
-    if not folder.is_dir() or is_run(folder):
-        return folder
-    below = [path for path in _folders_below(folder) if is_run(path)]
-    return max(below, key=_last_written, default=folder)
+    found = []
+    for name, below, _ in os.walk(folder):  # does not follow links, which may lead anywhere
+        path = Path(name)
+        if is_run(path):
+            found.append(path)
+            below.clear()
+        if len(path.relative_to(folder).parts) == _SEARCHED:
+            below.clear()
+        below[:] = [name for name in below if not name.startswith(".")]
+    return max(found, key=_last_written, default=folder)
 
 
 def open_runs(folders: Sequence[Path]) -> list[Run]:
@@ -102,9 +107,11 @@ def _open(folder: Path, name: str) -> Run:
     return Run(
         folder=folder,
         name=name,
-        config=_yaml(folder / "config.yaml", folder),
-        earlier_configs=[_yaml(path / "config.yaml", folder) for path in earlier if (path / "config.yaml").is_file()],
-        environment=_json(folder / "environment.json", folder),
+        config=read_config(folder / "config.yaml", folder),
+        earlier_configs=[
+            read_config(path / "config.yaml", folder) for path in earlier if (path / "config.yaml").is_file()
+        ],
+        environment=read_json(folder / "environment.json", folder),
         history=read_history([*earlier, folder], folder),
     )
 
@@ -125,27 +132,3 @@ def _names(folders: Sequence[Path]) -> list[str]:
 
 def _last_written(folder: Path) -> float:
     return max((path.lstat().st_mtime for path in folder.iterdir()), default=0.0)
-
-
-def _folders_below(folder: Path, levels: int = _SEARCHED) -> list[Path]:
-    """Return the folders below, but none inside a run."""
-    inside = (path for path in sorted(folder.iterdir()) if not path.is_symlink())  # a link may lead anywhere
-    here = [path for path in inside if path.is_dir() and not path.name.startswith(".")]
-    deeper = [found for path in here if levels > 1 and not is_run(path) for found in _folders_below(path, levels - 1)]
-    return here + deeper
-
-
-def _yaml(path: Path, folder: Path) -> dict[str, Any]:
-    """Read a configuration; empty if there is none."""
-    return read_config(path, folder) if path.exists() else {}
-
-
-def _json(path: Path, folder: Path) -> dict[str, Any]:
-    """Read a JSON object; empty if the file is missing or incomplete."""
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(read_inside(path, folder, _LARGEST_JSON))
-    except (ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

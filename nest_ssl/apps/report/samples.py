@@ -79,7 +79,9 @@ def newest_samples(folder: Path) -> SampleSet | None:
     with open_inside(files[step], folder, _LARGEST_FILE) as file:
         try:
             with zipfile.ZipFile(file) as archive:
-                return SampleSet(step, list(_samples(_Arrays(archive))))
+                if sum(info.file_size for info in archive.infolist()) > _LARGEST_FILE:
+                    raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
+                return SampleSet(step, list(_samples(archive)))
         except Exception as error:  # a damaged file can raise anything
             raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
 
@@ -147,65 +149,50 @@ def runs(flags: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
 
 
-class _Arrays:
-    """The arrays of an `.npz` file; the size that each header claims is checked before the array is read."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self._members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-        if sum(info.file_size for info in self._members.values()) > _LARGEST_FILE:
-            raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._members
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        info = self._members[name]
-        with self._archive.open(info) as member:
-            major = np.lib.format.read_magic(member)[0]
-            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(member)
-        if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > info.file_size:
-            raise ValueError(f"{name} has shape {shape} and type {dtype}, and {info.file_size} bytes")
-        with self._archive.open(info) as member:
-            return np.lib.format.read_array(member, allow_pickle=False)
-
-    def of_shape(self, name: str, axes: int) -> np.ndarray:
-        array = self[name]
-        if array.ndim != axes or not array.size:
-            raise ValueError(f"{name} has shape {array.shape}")
-        return array
-
-
-def _samples(arrays: _Arrays) -> Iterator[KeptUtterance]:
-    number, rate = 0, int(arrays["sample_rate"])
+def _samples(archive: zipfile.ZipFile) -> Iterator[KeptUtterance]:
+    names = archive.namelist()
+    number, rate = 0, int(_array(archive, "sample_rate", 0))
     if not 1 <= rate <= _HIGHEST_RATE:
         raise ValueError(f"sample_rate is {rate}")
-    while f"clean_{number}" in arrays and number < _MOST_SAMPLES:
-        clean, noisy = (arrays.of_shape(f"{name}_{number}", 1).astype(np.float32) for name in ("clean", "noisy"))
-        features = arrays.of_shape(f"features_{number}", 2).astype(np.float32)
-        targets, predicted = (_two_axes(arrays[f"{name}_{number}"]) for name in ("targets", "predicted"))
-        scored = arrays.of_shape(f"scored_{number}", 1).astype(bool)
-        mask = arrays.of_shape(f"mask_{number}", 1).astype(bool)
-        frames = min(len(targets), len(predicted), len(scored))
-        scored = scored[:frames]
+    while f"clean_{number}.npy" in names and number < _MOST_SAMPLES:
+        clean, noisy = (_array(archive, f"{name}_{number}", 1).astype(np.float32) for name in ("clean", "noisy"))
+        features = _array(archive, f"features_{number}", 2).astype(np.float32)
+        mask, scored = (_array(archive, f"{name}_{number}", 1).astype(bool) for name in ("mask", "scored"))
+        targets, predicted = (_array(archive, f"{name}_{number}", 2) for name in ("targets", "predicted"))
         if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
-            raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many code books")
-        yield KeptUtterance(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored, rate)
+            raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many codebooks")
+        frames = min(len(targets), len(predicted), len(scored))
+        yield KeptUtterance(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored[:frames], rate)
         number += 1
 
 
-def _two_axes(tokens: np.ndarray) -> np.ndarray:
-    return tokens.reshape(len(tokens), -1)
+def _array(archive: zipfile.ZipFile, name: str, axes: int) -> np.ndarray:
+    """Read an array with this number of axes, after a check of the size that its header claims."""
+    info = archive.getinfo(f"{name}.npy")
+    with archive.open(info) as member:
+        major = np.lib.format.read_magic(member)[0]
+        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(member)
+    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > info.file_size:
+        raise ValueError(f"{name} has shape {shape} and type {dtype}, and {info.file_size} bytes")
+    with archive.open(info) as member:
+        array = np.lib.format.read_array(member, allow_pickle=False)
+    if array.ndim != axes or not array.size:
+        raise ValueError(f"{name} has shape {array.shape}")
+    return array
 
 
 def _wav(signal: np.ndarray, sample_rate: int) -> str:
     content = io.BytesIO()
     soundfile.write(content, np.nan_to_num(signal), sample_rate, format="WAV", subtype="PCM_16")
-    return f"data:audio/wav;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return _data_url("audio/wav", content)
 
 
 def _png(image: Image) -> str:
     content = io.BytesIO()
     image.save(content, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+    return _data_url("image/png", content)
+
+
+def _data_url(kind: str, content: io.BytesIO) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content.getvalue()).decode()}"
