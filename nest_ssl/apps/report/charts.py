@@ -13,7 +13,7 @@ from nest_ssl.apps.report.configuration import groups_of_one_task
 from nest_ssl.apps.report.curves import Chart, Curve, curve_chart, curve_of, reading_data
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Signs
-from nest_ssl.apps.report.texts import plain_number, plain_share, words
+from nest_ssl.apps.report.texts import number, share, words
 from nest_ssl.training.loggers.tags import tag_of
 
 COLOURS = 8  # in the style sheet
@@ -93,8 +93,8 @@ def run_legend(reports: Sequence[RunReport]) -> list[tuple[Markup, Words]]:
     """Return the colours of the runs, if there are several."""
     several = reports if len(reports) > 1 else ()
     return [
-        (legend_sample(f"colour-{number % COLOURS}"), Words.same(report.run.name))
-        for number, report in enumerate(several)
+        (legend_sample(f"colour-{place % COLOURS}"), Words.same(report.run.name))
+        for place, report in enumerate(several)
     ]
 
 
@@ -136,14 +136,14 @@ def _section(heading: str, plans: Sequence[ChartPlan], reports: Sequence[RunRepo
 def _chart(plan: ChartPlan, group: Sequence[int], reports: Sequence[RunReport]) -> DrawnChart | None:
     """Draw one chart of these runs; None if they logged none of its tags."""
     alone, part = len(reports) == 1, len(group) < len(reports)
-    curves = [curve for number in group for curve in _curves(plan, number, reports)]
+    curves = [curve for place in group for curve in _curves(plan, place, reports)]
     if not curves:
         return None
     starts = reports[0].run.history.starts[1:] if alone else []
     chart = Chart(
         curves,
         restarts=[float(start.first_step) for start in starts if start.first_step is not None],
-        levels=_shared_levels(plan, [reports[number].signs for number in group]),
+        levels=_shared_levels(plan, [reports[place].signs for place in group]),
         share=plan.share,
     )
     caption = f"chart-{plan.title}-{plan.tags[0][0].replace('/', '-')}{f'-{group[0]}' if part else ''}"
@@ -156,7 +156,7 @@ def _chart(plan: ChartPlan, group: Sequence[int], reports: Sequence[RunReport]) 
     return DrawnChart(
         caption=caption,
         title=title if plan.book is None else words("of_book", name=title, number=plan.book),
-        runs=", ".join(reports[number].run.name for number in group) if part else "",
+        runs=", ".join(reports[place].run.name for place in group) if part else "",
         not_finite=sum(len(curve.not_finite) for curve in curves),
         legend=legend if len(legend) > 1 else [],
         drawn=curve_chart(chart, caption),
@@ -164,23 +164,23 @@ def _chart(plan: ChartPlan, group: Sequence[int], reports: Sequence[RunReport]) 
     )
 
 
-def _curves(plan: ChartPlan, number: int, reports: Sequence[RunReport]) -> Iterator[Curve]:
+def _curves(plan: ChartPlan, place: int, reports: Sequence[RunReport]) -> Iterator[Curve]:
     """Yield the curves of a run; colours tell the page's runs apart, or the curves of a lone run."""
-    run = reports[number].run
-    for place, (tag, key) in enumerate(plan.tags):
+    run = reports[place].run
+    for index, (tag, key) in enumerate(plan.tags):
         series = run.history.get(tag)
         if not len(series.finite):
             continue
         if len(reports) == 1:
-            yield curve_of(series, words(key), mean=plan.mean, colour=place)
+            yield curve_of(series, words(key), mean=plan.mean, colour=index)
         else:
             name = words("of_run", run=run.name, name=words(key)) if len(plan.tags) > 1 else Words.same(run.name)
-            yield curve_of(series, name, mean=plan.mean, colour=number % COLOURS, dash=place)
+            yield curve_of(series, name, mean=plan.mean, colour=place % COLOURS, dash=index)
 
 
 def _shared_levels(plan: ChartPlan, signs: Sequence[Signs]) -> list[tuple[float, Words]]:
     """Return the thresholds that are the same for all of these runs, with their names."""
     first, *others = [levels_of(of, plan.title).items() for of in signs]
     shared = [(name, value) for name, value in first if all((name, value) in other for other in others)]
-    shown = plain_share if plan.share else plain_number
+    shown = share if plan.share else number
     return [(value, words(f"level_{name}", value=shown(value))) for name, value in shared if value is not None]

@@ -19,7 +19,7 @@ from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.status import Status
-from nest_ssl.apps.report.texts import number, plain_number, share, span, words
+from nest_ssl.apps.report.texts import number, share, span, words
 from nest_ssl.training.run_folder import FILES
 
 SYMBOLS = {"good": "✓", "early": "…", "caution": "!", "bad": "✕", "unknown": "?"}
@@ -33,18 +33,16 @@ _SCOPES: tuple[Scope, ...] = ("training", "validation")
 _ENVIRONMENT_SHOWN_ELSEWHERE = (ADJUSTED, FILES)  # with the configuration; for the run only
 
 
-def figure_text(figure: KeyFigure) -> Markup:
+def figure_text(figure: KeyFigure) -> str:
     """Return a figure for people; a dash if it was not logged."""
     if figure.value is None:
-        return Markup("–")
-    if not math.isfinite(figure.value):
-        return number(figure.value)
-    if figure.kind == "count":
-        return Markup(f"{int(figure.value):,}")
-    return share(figure.value) if figure.kind == "share" else number(figure.value)
+        return "–"
+    if figure.kind == "count" and math.isfinite(figure.value):
+        return f"{int(figure.value):,}"
+    return share(figure.value) if figure.kind == "share" and math.isfinite(figure.value) else number(figure.value)
 
 
-def tiles(figures: Sequence[KeyFigure]) -> list[tuple[Words, Markup]]:
+def tiles(figures: Sequence[KeyFigure]) -> list[tuple[Words, str]]:
     """Return the figures that stand beside the verdict."""
     shown = (figure for figure in figures if figure.name in _TILES and figure.value is not None)
     return [(words(figure.name), figure_text(figure)) for figure in shown]
@@ -65,10 +63,8 @@ def findings(health: Health) -> list[tuple[Finding, int]]:
 
 
 def sentence(finding: Finding) -> Words:
-    def shown(name: str, value: float) -> object:
-        if name in _SHARES:
-            return share(value)
-        return f"{round(value):,}" if name in _COUNTS else plain_number(value)
+    def shown(name: str, value: float) -> str:
+        return share(value) if name in _SHARES else f"{round(value):,}" if name in _COUNTS else number(value)
 
     return words(f"why_{finding.key}", **{name: shown(name, value) for name, value in finding.values.items()})
 
@@ -82,14 +78,12 @@ def progress(status: Status) -> list[Words]:
 
 def basis(status: Status) -> Words:
     """Return how the page knows whether the run is active."""
-    if status.state == "finished":
-        return words("judged_finished")
     if status.age is None:
         return words("judged_empty")
     return words("judged_age", age=span(status.age), patience=span(status.patience))
 
 
-def comparison(reports: Sequence[RunReport]) -> Iterator[tuple[Words, list[tuple[Markup, bool]]]]:
+def comparison(reports: Sequence[RunReport]) -> Iterator[tuple[Words, list[tuple[str, bool]]]]:
     """Yield each figure's name and its values of all runs, with the best one marked if the runs can be compared."""
     obstacles = _obstacles(reports)
     for figures in zip(*(report.figures for report in reports), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from nest_ssl.apps.pages.text import Phrases, Words
 
@@ -128,10 +128,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "judged_age": (
         "Judged by age: the newest value is {age} old; after {patience} without a value the run counts as stopped.",
         "按时间判断：最新的数值是 {age} 前的；静默超过 {patience} 视为已停止。",
-    ),
-    "judged_finished": (
-        "Judged by its steps: all steps of the configuration are done.",
-        "按步数判断：配置要求的步数已完成。",
     ),
     "judged_empty": ("No event file has a value yet.", "事件文件中还没有内容。"),
     # figures
@@ -256,7 +252,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     ),
     # restarts
     "restarts": ("Starts", "启动记录"),
-    "restart_one": ("Started once, at {time}.", "只启动过一次：{time}。"),
     "start_number": ("Start", "启动"),
     "start_time": ("Time", "时间"),
     "start_steps": ("Steps", "步"),
@@ -305,28 +300,19 @@ def reason_words(reason: str) -> Words:
     return Words(escape(reason), escape(REASONS.get(reason, reason)))
 
 
-def number(value: float) -> Markup:
-    """Return a number of four digits, in which no line may end."""
-    return _unbroken(plain_number(value))
-
-
-def plain_number(value: float) -> str:
+def number(value: float) -> str:
     """4.123, 12,340, 1.2e-05."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "∞" if value > 0 else "-∞"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def share(value: float) -> Markup:
-    return _unbroken(plain_share(value))
-
-
-def plain_share(value: float) -> str:
+def share(value: float) -> str:
     return f"{value * 100:.3g}%"
 
 
 def span(seconds: float) -> Words:
-    """3 d 4 h, 5 h 12 min, 8 min, 40 s: the two largest units."""
+    """3 d 4 h, 5 h 12 min, 8 min, 40 s: the two largest units, with spaces that break no line."""
     total = round(seconds)
     days, hours, minutes = total // 86400, total % 86400 // 3600, total % 3600 // 60
     if days:
@@ -337,15 +323,11 @@ def span(seconds: float) -> Words:
         parts = [(minutes, "min", "分")]
     else:
         parts = [(total, "s", "秒")]
-    english = " ".join(f"{count} {unit}" for count, unit, _ in parts)
-    chinese = "".join(f"{count} {unit}" for count, _, unit in parts)
-    return Words(_unbroken(english), _unbroken(chinese))
+    english = "\xa0".join(f"{count}\xa0{unit}" for count, unit, _ in parts)
+    chinese = "".join(f"{count}\xa0{unit}" for count, _, unit in parts)
+    return Words(escape(english), escape(chinese))
 
 
 def moment(seconds: float) -> str:
     """Return a date and time in this machine's time zone."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _unbroken(text: str) -> Markup:
-    return Markup('<span class="number">{}</span>').format(text)
