@@ -145,13 +145,11 @@ def _read_file(path: Path, root: Path) -> _File | None:
         if count > _MOST_NUMBERS:
             raise NestError(f"{path}: holds more than {_MOST_NUMBERS} numbers; it is not read")
         for value in event.summary.value:
-            kind = value.WhichOneof("value")
-            number = value.simple_value if kind == "simple_value" else _one_number(value) if kind == "tensor" else None
-            if number is None or value.tag in _NOT_OF_A_STEP:
+            if not value.HasField("simple_value") or value.tag in _NOT_OF_A_STEP:
                 continue
             steps, values, times = columns.setdefault(name_of(value.tag), ([], [], []))
             steps.append(event.step)
-            values.append(number if abs(number) <= _LARGEST_NUMBER else math.nan)
+            values.append(value.simple_value if abs(value.simple_value) <= _LARGEST_NUMBER else math.nan)
             times.append(event.wall_time)
     if began is None:
         return None
@@ -174,20 +172,6 @@ def _records(path: Path, root: Path) -> Iterator[bytes]:
                 return
             if length <= _LARGEST_RECORD:
                 yield file.read(length)
-
-
-def _one_number(value: object) -> float | None:
-    """Return the number in a tensor summary, which other writers than torch's use; None if it is not one number."""
-    from tensorboard.util.tensor_util import make_ndarray
-
-    tensor = value.tensor  # type: ignore[attr-defined]
-    if any(dimension.size != 1 for dimension in tensor.tensor_shape.dim):
-        return None
-    try:
-        array = make_ndarray(tensor)
-        return float(array.reshape(-1)[0]) if array.dtype.kind in "fiu" else None
-    except Exception:  # a crafted tensor can raise anything
-        return None
 
 
 def _in_order(steps: np.ndarray, values: np.ndarray, times: np.ndarray) -> Series:

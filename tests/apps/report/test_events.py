@@ -26,7 +26,7 @@ def test_numbers_are_those_that_torch_wrote(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         for step, value in enumerate(values.tolist()):
             writer.add_scalar("train_loss", value, step)
-            writer.add_scalar("val_loss", -value, step, new_style=True)
+            writer.add_scalar("val_loss", -value, step)
         writer.add_text("note", "not a number", 3)
     history = read_history([tmp_path])
     assert history.series["train_loss"].values.tolist() == values.tolist()
