@@ -1,4 +1,4 @@
-"""`nest-ssl report` as people type it."""
+"""The command `nest-ssl report`: its files, its output and its exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return write_run(tmp_path / "experiments" / "one", began=time.time() - 200, steps=500)
 
 
-def test_the_page_lies_in_the_runs_folder(run: Callable[..., Result], folder: Path) -> None:
+def test_the_page_is_written_into_the_runs_folder(run: Callable[..., Result], folder: Path) -> None:
     done = run("experiments/one")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "report: experiments/one/report.html\n", "")
     assert "Codebooks" in (folder / "report.html").read_text("utf-8")
@@ -38,7 +38,7 @@ def test_a_folder_of_runs_means_the_newest_and_says_so(run: Callable[..., Result
     assert done.stderr == "experiments: the newest run below it is experiments/one\n"
 
 
-def test_the_page_can_lie_elsewhere(run: Callable[..., Result], folder: Path, tmp_path: Path) -> None:
+def test_the_page_can_be_written_elsewhere(run: Callable[..., Result], folder: Path, tmp_path: Path) -> None:
     assert run("experiments/one", "--output", "pages/one.html").exit_code == 0
     assert (tmp_path / "pages" / "one.html").read_text("utf-8").endswith("</html>\n")
     assert not (folder / "report.html").exists()

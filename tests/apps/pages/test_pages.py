@@ -1,4 +1,4 @@
-"""What every page is made of: texts that are escaped, axes, and elements of charts."""
+"""Parts of all pages: escaped texts, axes and elements of charts."""
 
 from __future__ import annotations
 

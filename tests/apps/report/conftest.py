@@ -1,4 +1,4 @@
-"""A run that training really made, small enough for every test module."""
+"""A run folder written by a real training, shared by all tests of the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two starts of one run, to steps 4 and 8; not to be written to."""
+    """Return a run that was started twice, to steps 4 and 8; tests must not write into its folder."""
     folder = tmp_path_factory.mktemp("trained")
     corpus = make_dummy_corpus(folder / "data", train=8, val=2, noise=2)
     arguments = [

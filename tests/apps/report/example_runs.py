@@ -1,4 +1,4 @@
-"""Run folders as training writes them, made by hand so that every number in them is known."""
+"""Write run folders like those of training, but with known numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Values = Mapping[str, Callable[[int], float]]
 
 
 def write_events(folder: Path, *groups: tuple[Values, range], began: float, seconds_a_step: float = 1.0) -> Path:
-    """The event file of one start: every tag of a group at every step of it, at known times."""
+    """Write the event file of one start: each group logs all its tags at all its steps."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"events.out.tfevents.{began:.0f}.{len(list(folder.iterdir()))}"
     first = min(steps.start for _, steps in groups)
@@ -40,7 +40,7 @@ def write_events(folder: Path, *groups: tuple[Values, range], began: float, seco
 
 
 def training(decay: float = 300.0) -> Values:
-    """What a healthy run logs while it trains."""
+    """Return the values that a healthy run logs in training steps."""
     return {
         "train_loss": lambda step: 2.2 + (math.log(CODES) - 2.2) * math.exp(-step / decay) + 0.2 * math.sin(step * 7.3),
         "learning_rate": lambda step: 3e-3 * min((step + 1) / 100, math.sqrt(100 / (step + 1))),
@@ -56,7 +56,7 @@ def training(decay: float = 300.0) -> Values:
 
 
 def validation(decay: float = 300.0) -> Values:
-    """What it logs when it validates."""
+    """Return the values that a healthy run logs in validations."""
     return {
         "val_loss": lambda step: 2.4 + (math.log(CODES) - 2.4) * math.exp(-step / decay),
         "val_accuracy": lambda step: 0.33 * (1 - math.exp(-step / decay)),
@@ -72,7 +72,7 @@ def validation(decay: float = 300.0) -> Values:
 def write_run(
     folder: Path, *, began: float, steps: int = 1000, config: dict | None = None, decay: float = 300.0
 ) -> Path:
-    """A whole run that was started once."""
+    """Write the folder of a run that was started once."""
     groups = (training(decay), range(4, steps, 5)), (validation(decay), range(39, steps, 40))
     write_events(folder, *groups, began=began, seconds_a_step=0.2)
     (folder / "config.yaml").write_text(yaml.safe_dump(config or CONFIG, sort_keys=False))
@@ -81,7 +81,7 @@ def write_run(
 
 
 def write_samples(folder: Path, step: int, *, count: int = 2, seconds: float = 3.0, books: int = 1) -> Path:
-    """Tones that rise, with noise; every other masked frame is predicted right."""
+    """Write samples of rising tones with noise, in which every second masked frame is predicted correctly."""
     rate, generator = 16000, np.random.default_rng(step)
     arrays: dict[str, np.ndarray] = {"sample_rate": np.array(rate), "step": np.array(step)}
     for number in range(count):

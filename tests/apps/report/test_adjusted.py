@@ -54,12 +54,12 @@ def test_adjustments_are_read_by_key(tmp_path: Path) -> None:
     [None, 3, {}, ["no record"], [{"key": "trainer.precision"}], [record("a.b", 1, None)]],
     ids=["absent", "number", "mapping", "text", "incomplete", "unknown key"],
 )
-def test_anything_else_in_the_field_says_nothing(tmp_path: Path, records: Any) -> None:
+def test_malformed_records_of_adjustments_are_ignored(tmp_path: Path, records: Any) -> None:
     run = opened(adjusted_run(tmp_path, records, precision=32))
     assert adjustments_of(run) == {}
 
 
-def test_an_adjustment_to_a_value_that_is_not_the_configurations_is_none(tmp_path: Path) -> None:
+def test_an_adjustment_that_contradicts_the_configuration_is_ignored(tmp_path: Path) -> None:
     run = opened(adjusted_run(tmp_path, [record("trainer.precision", "16-mixed", 32)], precision="bf16-mixed"))
     assert adjustments_of(run) == {}
 
@@ -111,7 +111,7 @@ def test_side_by_side_the_mark_is_in_the_column_of_the_run_that_was_adjusted(tmp
 
 
 def test_a_run_of_today_shows_its_adjustments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls()))  # without a GPU, wherever this runs
+    monkeypatch.setattr(Machine, "here", classmethod(lambda cls: cls()))  # a machine without a GPU
     corpus = make_dummy_corpus(tmp_path / "data", train=2, val=2, noise=2)
     arguments = [
         *SMALL,

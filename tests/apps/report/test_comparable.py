@@ -1,4 +1,4 @@
-"""Several runs side by side: what is called the best, what is not compared and why, and the levels of verdicts."""
+"""Pages of several runs: which value is marked as the best, which runs are not compared, which thresholds are drawn."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOSSES = (
 
 
 def config(**settings: Any) -> dict[str, Any]:
-    """The example's configuration with other values of dotted keys below `model`, dots written as two underscores."""
+    """Return the example's configuration with other values below `model`; `optim__lr` sets `model.optim.lr`."""
     changed = json.loads(json.dumps(CONFIG))
     for name, value in settings.items():
         *nodes, leaf = name.split("__")
@@ -49,7 +49,7 @@ def config(**settings: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def page_of(tmp_path: Path) -> Callable[..., str]:
-    """The page of runs that learn at different speed, one for each configuration; None is a run without one."""
+    """Return a function that makes the page of one run for each configuration; None is a run without config.yaml."""
 
     def page_of(*configs: dict[str, Any] | None) -> str:
         folders = []
@@ -66,7 +66,7 @@ def page_of(tmp_path: Path) -> Callable[..., str]:
 
 
 def cells(page: str, name: str) -> list[str]:
-    """What a row of the table of figures says of each run."""
+    """Return the cells of a row of the table of key figures, one for each run."""
     row = re.search(rf'<tr><th scope="row"><span lang="en">{name}(?:, [^<]*)?</span>.*?</tr>', page)
     assert row is not None, name
     return re.findall(r"<td>(.*?)</td>", row[0])
@@ -86,11 +86,11 @@ def test_a_missing_value_is_never_the_best(tmp_path: Path) -> None:
     page = render(gather(open_runs(folders)))
     assert strong(page, "Training loss, running mean") == [True, False]
     for name in (*LOSSES[1:], "Waiting for data", "Skipped audio", "Skipped steps"):
-        assert cells(page, name) == ["–", "–"], name  # none is strong
+        assert cells(page, name) == ["–", "–"], name  # no value is marked as the best
     assert "Not known: this run does not log what it skips." in Text(page).english
 
 
-def test_a_run_that_counts_nothing_has_not_skipped_less_than_one_that_counts(tmp_path: Path) -> None:
+def test_a_run_without_counters_is_not_better_than_one_with_counters(tmp_path: Path) -> None:
     began = time.time() - 300
     counts = write_run(tmp_path / "counts", began=began)
     write_events(counts, ({"skipped_audio": lambda step: 3.0}, range(995, 1000)), began=time.time())
@@ -103,7 +103,7 @@ def test_a_run_that_counts_nothing_has_not_skipped_less_than_one_that_counts(tmp
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf])
-def test_a_loss_that_is_not_finite_now_is_not_the_best_for_what_it_was(tmp_path: Path, value: float) -> None:
+def test_a_run_whose_newest_loss_is_not_finite_is_not_the_best(tmp_path: Path, value: float) -> None:
     began = time.time() - 300
     fine = write_run(tmp_path / "fine", began=began, decay=900)
     broken = write_run(tmp_path / "broken", began=began)
@@ -150,7 +150,7 @@ def test_losses_of_different_tasks_are_not_compared_and_the_page_says_why(
     assert len(said.ids) == len(set(said.ids))
 
 
-def test_each_task_is_drawn_with_its_own_loss_of_guessing(page_of: Callable[..., str]) -> None:
+def test_each_task_has_a_chart_with_its_own_log_v(page_of: Callable[..., str]) -> None:
     page = page_of(config(), config(num_classes=8192), config(optim__lr=1.0))
     charts = re.findall(r"<figure .*?</figure>", page, re.DOTALL)
     first, second = (chart for chart in charts if 'id="chart-losses' in chart)
@@ -160,7 +160,7 @@ def test_each_task_is_drawn_with_its_own_loss_of_guessing(page_of: Callable[...,
     assert "(run1)" in second
 
 
-def test_what_only_changes_how_a_model_learns_can_be_compared(page_of: Callable[..., str]) -> None:
+def test_runs_with_different_models_and_learning_rates_can_be_compared(page_of: Callable[..., str]) -> None:
     learns = config(encoder__n_layers=2, optim__lr=9.0, train_ds__batch_size=4, validation_ds__num_workers=3)
     page = page_of(config(), learns)
     for name in LOSSES:
@@ -168,7 +168,7 @@ def test_what_only_changes_how_a_model_learns_can_be_compared(page_of: Callable[
     assert 'class="not-compared"' not in page
 
 
-def test_other_data_are_an_obstacle_for_the_set_that_they_are_in(page_of: Callable[..., str]) -> None:
+def test_different_training_data_prevent_comparing_training_losses_only(page_of: Callable[..., str]) -> None:
     page = page_of(config(), config(train_ds__manifest_filepath="other.json"))
     assert strong(page, "Training loss, running mean") == [False, False]
     assert strong(page, "Validation loss") == [True, False]
@@ -177,7 +177,7 @@ def test_other_data_are_an_obstacle_for_the_set_that_they_are_in(page_of: Callab
     assert "Validation loss and accuracy are not compared" not in said
 
 
-def test_changes_are_added_removed_and_other_values_in_the_configurations_order() -> None:
+def test_changes_list_added_removed_and_different_values_in_order() -> None:
     before = {"a": 1, "b": {"c": 2, "d": [1]}, "same": 0, "gone": "x", "null": None}
     after = {"a": 2, "b": {"c": 2, "d": [1, 2]}, "same": 0, "new": {"deep": 1}}
     assert changes(before, after) == [
@@ -212,7 +212,7 @@ WORDS = {"frequencies": "stuck", "chance": "chance", "targets": "few_targets"}
     ("chart", "name"),
     [("losses", "frequencies"), ("accuracies", "chance"), ("perplexity", "targets")],
 )
-def test_a_verdict_turns_at_the_level_that_is_drawn(chart: str, name: str) -> None:
+def test_a_verdict_changes_at_the_threshold_that_is_drawn(chart: str, name: str) -> None:
     level = levels_of(GOOD, chart)[name]
     assert WORDS[name] in [finding.key for finding in health_of(WORSE[name](level)).findings]
     assert WORDS[name] not in [finding.key for finding in health_of(FINE[name](level)).findings]
@@ -229,7 +229,7 @@ def test_a_threshold_that_runs_do_not_share_is_not_drawn(tmp_path: Path) -> None
     assert "log V = " in page
 
 
-def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_of: Callable[..., str]) -> None:
+def test_thresholds_are_drawn_at_their_values(page_of: Callable[..., str]) -> None:
     page = page_of(config(), config(optim__lr=1.0))
     loss = re.search(r'<svg class="chart narrow"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
     assert loss is not None
@@ -244,7 +244,7 @@ def test_the_level_of_frequencies_is_where_the_targets_perplexity_puts_it(page_o
     assert values == pytest.approx([math.log(256), math.log(95)], abs=0.01)
 
 
-def test_names_of_close_levels_do_not_lie_upon_each_other() -> None:
+def test_names_of_close_thresholds_do_not_overlap() -> None:
     long = [words("level_frequencies", value=f"4.{n} (a run with a name)") for n in range(3)]
     short = [words("level_chance", value=n) for n in range(3)]
     for names in (long, short, [long[0], *short]):

@@ -1,4 +1,4 @@
-"""Long series, drawn: every spike stays."""
+"""Thinning of long series, which keeps every spike, and running means."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_single_spike_among_a_hundred_thousand_stays() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 5, 51])
-def test_the_running_mean_is_that_of_the_neighbours(width: int) -> None:
+def test_the_running_mean_equals_a_simple_loop(width: int) -> None:
     values = np.random.default_rng(0).normal(size=200)
     half = width // 2
     expected = [values[max(0, place - half) : place + half + 1].mean() for place in range(200)]
@@ -52,11 +52,11 @@ def test_a_huge_value_does_not_spoil_the_mean_after_it() -> None:
     assert np.allclose(running_mean(values, 21)[200:], 1.0)
 
 
-def test_few_numbers_are_drawn_as_they_are() -> None:
+def test_a_short_series_has_no_running_mean() -> None:
     assert curve_of(series_of(np.ones(10)), LOSS).mean is None
 
 
-def test_places_of_not_finite_values_are_kept_apart() -> None:
+def test_steps_of_values_that_are_not_finite_are_listed_separately() -> None:
     curve = curve_of(series_of(np.array([1.0, np.nan, 2.0, np.inf])), LOSS)
     assert curve.y.tolist() == [1.0, 2.0]
     assert curve.not_finite.tolist() == [1.0, 3.0]

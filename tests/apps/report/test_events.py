@@ -1,4 +1,4 @@
-"""Event files to one history: restarts, repeated steps, files that are being written."""
+"""Reading event files as one history: restarts, repeated steps, files that are still being written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_numbers_are_those_that_torch_wrote(tmp_path: Path) -> None:
     assert set(history.series) == {"train_loss", "val_loss"}
 
 
-def test_a_later_start_replaces_what_it_repeats_and_what_was_abandoned(tmp_path: Path) -> None:
+def test_a_later_start_replaces_the_steps_from_its_first_one_on(tmp_path: Path) -> None:
     write_events(tmp_path / "run_0", (constant(1.0), range(0, 100, 10)), began=1000)
     write_events(tmp_path, (constant(2.0), range(60, 80, 10)), began=5000)
     history = read_history([tmp_path / "run_0", tmp_path])
@@ -52,7 +52,7 @@ def test_the_order_of_starts_is_that_of_time_not_of_names(tmp_path: Path) -> Non
     assert steps_and_values(read_history([tmp_path]))[55] == 2.0
 
 
-def test_a_start_that_logged_nothing_counts_but_takes_nothing_away(tmp_path: Path) -> None:
+def test_a_start_that_logged_nothing_is_listed_and_replaces_nothing(tmp_path: Path) -> None:
     write_events(tmp_path, (constant(1.0), range(10)), began=1000)
     write_events(tmp_path, ({}, range(0)), began=2000)
     history = read_history([tmp_path])
@@ -73,7 +73,7 @@ def test_a_file_cut_at_any_place_gives_the_records_before_it(tmp_path: Path) -> 
     assert set(lengths) == set(range(6))
 
 
-def test_what_is_no_event_file_is_none(tmp_path: Path) -> None:
+def test_files_that_are_no_event_files_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "events.out.tfevents.1").write_bytes(b"")
     (tmp_path / "events.out.tfevents.2").write_bytes(b"neither a length nor a record, but long enough for a header")
     (tmp_path / "events.out.tfevents.3").write_bytes((3).to_bytes(8, "little") + bytes(4) + b"\xff\xff\xff" + bytes(4))
@@ -81,13 +81,13 @@ def test_what_is_no_event_file_is_none(tmp_path: Path) -> None:
     assert (history.series, history.starts, history.last_step, history.last_time) == ({}, [], None, None)
 
 
-def test_lightnings_placeholder_at_step_0_is_no_number_of_the_run(tmp_path: Path) -> None:
+def test_lightnings_placeholder_hp_metric_is_ignored(tmp_path: Path) -> None:
     write_events(tmp_path, (constant(1.0), range(100)), began=1000)
     write_events(tmp_path, ({"hp_metric": lambda step: -1.0}, range(1)), (constant(2.0), range(90, 95)), began=2000)
     assert set(steps_and_values(read_history([tmp_path]))) == set(range(95))
 
 
-def test_not_finite_values_are_kept_and_can_be_left_out(tmp_path: Path) -> None:
+def test_a_series_keeps_values_that_are_not_finite(tmp_path: Path) -> None:
     write_events(tmp_path, ({"train_loss": lambda step: math.nan if step == 3 else 1.0}, range(6)), began=1)
     series = read_history([tmp_path]).series["train_loss"]
     assert (len(series), len(series.finite)) == (6, 5)

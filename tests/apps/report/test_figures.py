@@ -1,4 +1,4 @@
-"""The numbers that one compares runs by."""
+"""The current value of a series, as the key figures show it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.apps.report.example_runs import write_events
 
 
 @pytest.mark.parametrize(("logged", "averaged"), [(1, 1), (4, 1), (14, 2), (40, 8), (250, 50), (1000, 50)])
-def test_now_is_the_last_fifth_of_a_short_run_and_the_last_fifty_points_of_a_long_one(
+def test_the_current_value_is_the_mean_of_the_last_fifth_and_of_50_values_at_most(
     tmp_path: Path, logged: int, averaged: int
 ) -> None:
     write_events(tmp_path, ({"train_loss": lambda step: 10 - step / 100}, range(logged)), began=1.0)

@@ -1,4 +1,4 @@
-"""The folder of a run that somebody else made: a page or one line comes out of it, and nothing of this machine."""
+"""Hostile run folders end in a page or in a one-line error, and never show files of this machine."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def page_of(folder: Path) -> str:
-    """The page, or the one line that is there instead."""
+    """Return the page, or the one-line error."""
     try:
         reports = gather(open_runs([folder]))
         json.dumps([report.as_dict() for report in reports])
@@ -92,7 +92,7 @@ def other_samples(**changes: Any) -> Callable[[Path], object]:
 
 
 def claims_more(folder: Path) -> None:
-    """An array whose header says that it has terabytes."""
+    """Write an array whose header claims terabytes."""
     (path,) = folder.glob("samples/*.npz")
     header = b"\x93NUMPY\x01\x00\x76\x00" + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776,), }"
     content = header.ljust(127) + b"\n"
@@ -118,7 +118,7 @@ def sparse_events(folder: Path) -> None:
 BOMB_YAML = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
 )
-# What a folder can hold, and what the page or the line says then; None for whatever it says.
+# Each attack on a folder, and a part of the page or of the error; None if any text will do.
 ATTACKS: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "aliases that unfold": (lines("config.yaml", BOMB_YAML), "aliases unfold"),
     "deep YAML": (lines("config.yaml", "[" * 10_000), "config.yaml: "),
@@ -181,7 +181,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str | None]] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_a_folder_holds_is_shown_or_one_line(name: str, run: Path) -> None:
+def test_an_attack_ends_in_a_page_or_a_one_line_error(name: str, run: Path) -> None:
     attack, expected = ATTACKS[name]
     attack(run)
     page = page_of(run)
@@ -196,7 +196,7 @@ def place(run: Path, name: str) -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_not_waited_for(run: Path, tmp_path: Path) -> None:
+def test_a_named_pipe_is_refused_without_waiting(run: Path, tmp_path: Path) -> None:
     folders = [shutil.copytree(run, tmp_path / "pipes" / str(index)) for index in range(len(READ))]
     paths = [place(folder, name) for folder, name in zip(folders, READ, strict=True)]
     for path in paths:
@@ -239,7 +239,7 @@ def test_a_device_is_not_read(name: str, run: Path) -> None:
     assert "leaves the folder of the run" in page_of(run)
 
 
-def test_names_and_texts_are_text(tmp_path: Path) -> None:
+def test_html_in_names_and_texts_is_escaped(tmp_path: Path) -> None:
     folder = tmp_path / ("run" if os.name == "nt" else SCRIPT.replace("/", "~"))
     folder.mkdir()
     write_run(folder, began=BEGAN, steps=200, config={**CONFIG, SCRIPT: {"x": SCRIPT}})
@@ -287,11 +287,11 @@ def test_random_damage_never_ends_in_a_traceback(run: Path) -> None:
 @pytest.mark.skipif(
     sys.platform != "linux" or find_spec("resource") is None, reason="elsewhere a process's memory cannot be bounded so"
 )
-def test_none_of_it_needs_memory(run: Path, tmp_path: Path) -> None:
-    """All attacks in one process that cannot have 700 MB beyond what it starts with."""
+def test_attacks_need_little_memory(run: Path, tmp_path: Path) -> None:
+    """Run all attacks in a process that may allocate only 700 MB."""
     for index, (attack, _) in enumerate(ATTACKS.values()):
         folder = shutil.copytree(run, tmp_path / "attacks" / str(index))
-        if attack is not sparse_events:  # whose copy would be whole
+        if attack is not sparse_events:  # its copy would not be sparse
             attack(folder)
     program = """
 import resource, sys

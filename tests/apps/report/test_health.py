@@ -1,4 +1,4 @@
-"""The verdict on both sides of every threshold."""
+"""The verdict just below and just above every threshold."""
 
 from __future__ import annotations
 
@@ -116,24 +116,24 @@ def test_warming_up_ends_with_its_last_step() -> None:
     assert health_of(replace(learning_nothing, step=100)).word == "not_learning"
 
 
-def test_few_predictions_are_usual_while_only_frequencies_are_known() -> None:
+def test_few_predicted_codes_are_no_problem_before_context_is_used() -> None:
     narrow = with_book(predicted_perplexity=1.7, best_predicted_perplexity=4.7)
     assert health_of(replace(narrow, loss=4.6, step=240)).state == "early"
-    assert health_of(narrow).state == "good"  # the loss says that context is used
+    assert health_of(narrow).state == "good"  # the loss shows that the model uses context
 
 
 def test_targets_of_few_codes_are_a_problem_from_the_first_step_on() -> None:
     assert health_of(replace(with_book(target_perplexity=3.0), step=1)).word == "few_targets"
 
 
-def test_the_worst_code_book_decides() -> None:
+def test_the_worst_codebook_decides() -> None:
     collapsed = replace(GOOD_BOOK, number=1, predicted_perplexity=1.0)
     found = health_of(replace(GOOD, books=(GOOD_BOOK, collapsed)))
     assert found.word == "collapsing"
     assert found.findings[0].values["book"] == 1
 
 
-def test_a_run_without_code_book_numbers_is_judged_by_its_loss_and_says_so() -> None:
+def test_a_run_that_logs_no_codebooks_is_judged_by_its_loss_and_says_so() -> None:
     silent = Book(0, None, None, None, None)
     found = health_of(replace(GOOD, books=(silent,), accuracy=None))
     assert found.state == "good"
@@ -160,5 +160,5 @@ def test_signs_are_the_newest_numbers_of_the_run(tmp_path: Path) -> None:
     assert signs.books[0].target_perplexity == 95.0
     assert signs.books[0].predicted_perplexity == signs.books[0].best_predicted_perplexity
     assert signs.best_val_loss == pytest.approx(run.history.series["val_loss"].values[-1])
-    assert signs.val_loss == pytest.approx(run.history.series["val_loss"].values[-2])  # the middle of the newest three
+    assert signs.val_loss == pytest.approx(run.history.series["val_loss"].values[-2])  # the median of the newest three
     assert health_of(signs).state == "good"

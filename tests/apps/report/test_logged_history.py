@@ -1,4 +1,4 @@
-"""The report reads what a run's logger wrote, also around a full disk and a change of tags."""
+"""The report reads the event files of a run's logger, also after a full disk and after tags were renamed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nest_ssl.training.loggers.tensorboard import PatientTensorBoardLogger
 from tests.training.loggers.test_tensorboard import Disk, log
 
 
-def test_a_run_with_a_full_disk_in_between_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_disk_was_full_for_a_while_has_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk, logger = Disk(monkeypatch), PatientTensorBoardLogger(tmp_path, "", "")
     log(logger, range(1, 4))
     disk.full = True
@@ -26,7 +26,7 @@ def test_a_run_with_a_full_disk_in_between_has_every_step(tmp_path: Path, monkey
     assert series.values.tolist() == [step / 2 for step in range(1, 9)]
 
 
-def test_a_run_that_was_logged_before_and_after_there_were_groups_has_one_curve(tmp_path: Path) -> None:
+def test_tags_with_and_without_groups_make_one_curve(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path / "run_0")) as former:
         former.add_scalar("val_accuracy", 0.1, 1, walltime=1.0)
         former.add_scalar("codebook_0/target_coverage", 0.3, 1, walltime=1.0)

@@ -1,4 +1,4 @@
-"""The page of a run: what it says, of whole runs and of those that lack something."""
+"""The content of a run's page, for complete runs and for runs with missing files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.apps.report.example_runs import CONFIG, training, write_events, write
 
 
 class Text(HTMLParser):
-    """English text and elements of a page; complains of bad nesting."""
+    """The English text and the elements of a page; fails if elements are not nested correctly."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_a_whole_run_has_every_section(run: Path) -> None:
     assert "Not logged by this run" not in said.english
 
 
-def test_a_run_of_today_is_reported_with_what_it_lacks(trained: Path) -> None:
+def test_the_page_of_a_trained_run_shows_both_starts(trained: Path) -> None:
     said = Text(page_of(trained))
     assert "Too early to say" in said.english
     assert "trainer.max_steps: 4 → 8" in said.english
@@ -98,7 +98,7 @@ def test_a_folder_with_next_to_nothing_in_it_makes_a_page(tmp_path: Path) -> Non
     assert "has no samples" in said
 
 
-def test_what_is_missing_is_named_by_its_tag(tmp_path: Path) -> None:
+def test_missing_values_are_listed_by_tag(tmp_path: Path) -> None:
     write_events(tmp_path, ({"train_loss": training()["train_loss"]}, range(0, 500, 5)), began=time.time() - 100)
     said = Text(page_of(tmp_path)).english
     assert "Not logged by this run: train/accuracy, val/accuracy, learning_rate" in said
@@ -106,14 +106,14 @@ def test_what_is_missing_is_named_by_its_tag(tmp_path: Path) -> None:
     assert "There is no config.yaml" in said
 
 
-def test_a_damaged_samples_file_is_said_and_the_page_is_whole(run: Path) -> None:
+def test_a_damaged_samples_file_is_reported_on_a_complete_page(run: Path) -> None:
     write_samples(run, 7).write_bytes(b"PK not a zip file")
     said = Text(page_of(run)).english
     assert "The samples cannot be read." in said
     assert "Environment" in said
 
 
-def test_several_runs_are_laid_over_each_other_with_their_differences(tmp_path: Path) -> None:
+def test_several_runs_share_charts_and_their_differences_are_listed(tmp_path: Path) -> None:
     other = json.loads(json.dumps(CONFIG))
     other["model"]["optim"]["lr"] = 0.6
     began = time.time() - 300
@@ -137,7 +137,7 @@ def test_several_runs_are_laid_over_each_other_with_their_differences(tmp_path: 
     ]
 
 
-def test_the_better_value_of_a_row_is_strong(tmp_path: Path) -> None:
+def test_the_best_value_of_a_row_is_bold(tmp_path: Path) -> None:
     began = time.time() - 300
     folders = [write_run(tmp_path / name, began=began, decay=decay) for name, decay in (("a", 300.0), ("b", 900.0))]
     page = page_of(*folders)
@@ -166,7 +166,7 @@ def test_spikes_restarts_and_the_loss_of_guessing_are_drawn(run: Path) -> None:
     page = page_of(run)
     gradient = re.search(r'<svg class="chart narrow"[^>]*chart-gradient_norm.*?</svg>', page, re.DOTALL)
     assert gradient is not None
-    assert pytest.approx(_highest(gradient[0]), abs=1) == 16 + 180 * 0.06  # the spike, a margin below the top
+    assert pytest.approx(_highest(gradient[0]), abs=1) == 16 + 180 * 0.06  # the spike is drawn one margin below the top
     assert "restart" in gradient[0]
     loss = re.search(r'<svg class="chart narrow"[^>]*chart-losses.*?</svg>', page, re.DOTALL)
     assert loss is not None
@@ -174,7 +174,7 @@ def test_spikes_restarts_and_the_loss_of_guessing_are_drawn(run: Path) -> None:
 
 
 def _highest(chart: str) -> float:
-    """The smallest y of the curve as it was logged."""
+    """Return the smallest y of the logged curve, which is its highest point on the page."""
     raw = re.search(r'<path class="curve raw[^"]*" d="([^"]*)"', chart)
     assert raw is not None
     return min(float(point.split()[1]) for point in re.split("[ML]", raw[1]) if point)
@@ -259,7 +259,7 @@ def test_numbers_are_short(value: float, shown: str) -> None:
     assert number(value) == shown
 
 
-def test_what_holds_for_several_code_books_is_said_once() -> None:
+def test_findings_of_several_codebooks_are_listed_once() -> None:
     values = {"perplexity": 80.0, "codes": 256.0}
     books = [Finding("good", "varied_targets", {"book": float(number), **values}) for number in range(3)]
     findings = templates(FOLDER).get_template("sections.html").module.findings

@@ -1,4 +1,4 @@
-"""The page of a run in a real browser: what a reader sees and hears, and what the page must not do."""
+"""The page of a run in a real browser: charts, sound, languages, and no network requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A run that was started twice and is going, and a slower one."""
+    """Return an active run that was started twice, and one that learns more slowly."""
     base = tmp_path_factory.mktemp("runs")
     first = write_run(base / "first", began=time.time() - 300, steps=700)
     write_events(first, (training(), range(664, 900, 5)), began=time.time() - 60, seconds_a_step=0.2)
@@ -56,7 +56,7 @@ def visit(browser: Browser, single: Path) -> Iterator[Visit]:
     visit.page.close()
 
 
-def test_the_page_opens_in_silence_and_asks_for_nothing(visit: Visit) -> None:
+def test_the_page_opens_without_errors_and_network_requests(visit: Visit) -> None:
     visit.page.locator("details").evaluate_all("all => all.forEach(details => details.open = true)")
     visit.page.wait_for_timeout(200)
     assert visit.complaints == []
@@ -81,7 +81,7 @@ def test_samples_can_be_heard(visit: Visit) -> None:
     assert players.evaluate_all("all => all.map(audio => audio.error)") == [None] * 4
 
 
-def test_spectrograms_are_pictures_that_the_policy_lets_in(visit: Visit) -> None:
+def test_the_policy_lets_spectrograms_in(visit: Visit) -> None:
     colours = visit.page.evaluate(
         """async () => {
             const picture = new Image();

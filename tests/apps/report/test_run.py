@@ -1,4 +1,4 @@
-"""Opening run folders: what is in them, and what is said of folders that are none."""
+"""Opening run folders, and the errors for other folders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         open_runs([tmp_path / "nowhere"])
 
 
-def test_a_folder_above_runs_means_the_newest_and_none_of_its_own_folders(tmp_path: Path) -> None:
+def test_a_folder_above_runs_means_the_newest_run(tmp_path: Path) -> None:
     older, newer = (write_run(tmp_path / "experiments" / name, began=1000.0, steps=100) for name in ("b", "a"))
     inner = older / "run_0"
     inner.mkdir()
@@ -47,7 +47,7 @@ def test_a_folder_without_any_run_is_named(tmp_path: Path) -> None:
         open_runs([tmp_path])
 
 
-def test_a_configuration_that_is_none_is_named(tmp_path: Path) -> None:
+def test_a_damaged_configuration_is_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", began=1000.0, steps=100)
     (folder / "config.yaml").write_text("a: [1, 2\n")
     with pytest.raises(NestError, match=r"config.yaml: cannot be read as a configuration"):

@@ -1,4 +1,4 @@
-"""Samples as sound and pictures: what comes out is what went in."""
+"""Samples as sound and pictures keep their values."""
 
 from __future__ import annotations
 
@@ -93,6 +93,6 @@ def test_no_token_has_no_colour() -> None:
     assert np.array(strip)[0, :, 3].tolist() == [255, 0, 255]
 
 
-def test_runs_of_flags() -> None:
+def test_stretches_of_flags_are_found() -> None:
     assert runs(np.array([True, True, False, True])) == [(0, 2), (3, 4)]
     assert runs(np.zeros(3, dtype=bool)) == []

@@ -1,4 +1,4 @@
-"""Running, finished or stopped, and how long it will take."""
+"""Whether a run is active, finished or stopped, and how long it still needs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_all_steps_done_is_finished_however_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("silence", "state"), [(SILENCE_SECONDS - 1, "running"), (SILENCE_SECONDS + 1, "stopped")])
-def test_silence_tells_stopped_from_running(tmp_path: Path, silence: float, state: str) -> None:
+def test_a_run_that_logs_nothing_for_long_is_stopped(tmp_path: Path, silence: float, state: str) -> None:
     run = run_of(tmp_path, steps=500)
     assert run.history.last_time is not None
     assert status_of(run, now=run.history.last_time + silence).state == state
 
 
-def test_a_run_that_was_silent_for_long_before_is_given_longer(tmp_path: Path) -> None:
+def test_a_run_with_long_gaps_may_be_silent_for_longer(tmp_path: Path) -> None:
     values = training()
     write_events(tmp_path, (values, range(4, 9, 5)), (values, range(1000, 1010, 5)), began=BEGAN)
     (run,) = open_runs([tmp_path])
@@ -78,7 +78,7 @@ def test_a_run_that_has_just_begun_is_not_called_stopped(tmp_path: Path) -> None
     assert status_of(run, BEGAN + 3600).state == "stopped"
 
 
-def test_a_checkpoint_may_know_more_than_the_log(tmp_path: Path) -> None:
+def test_a_checkpoint_may_be_newer_than_the_log(tmp_path: Path) -> None:
     run = run_of(tmp_path, steps=998)  # the last logged step is not the last one
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "NEST--val_loss=2.1-step=1000-last.ckpt").touch()
