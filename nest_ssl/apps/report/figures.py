@@ -34,6 +34,12 @@ class KeyFigure:
     better: str = ""  # lower, higher
     scope: Scope | None = None
 
+    def as_json(self) -> float | int | None:
+        """Return a whole number for a count, and None for what was not logged or is not finite."""
+        if self.value is None or not math.isfinite(self.value):
+            return None
+        return int(self.value) if self.kind == "count" else self.value
+
 
 def key_figures(run: Run, status: Status) -> list[KeyFigure]:
     """Return the figures, the most important first."""
@@ -73,17 +79,6 @@ def recent(series: Series) -> float | None:
     newest = series.values[-min(RECENT_POINTS, max(1, len(series) // RECENT_PART)) :]
     newest = newest[np.isfinite(newest)]
     return float(np.mean(newest)) if len(newest) else math.nan
-
-
-def as_numbers(figures: list[KeyFigure]) -> dict[str, float | int | None]:
-    """Return the figures for JSON: counts are integers, and None means not logged or not finite."""
-    return {figure.name: _as_number(figure) for figure in figures}
-
-
-def _as_number(figure: KeyFigure) -> float | int | None:
-    if figure.value is None or not math.isfinite(figure.value):
-        return None
-    return int(figure.value) if figure.kind == "count" else figure.value
 
 
 def _newest(series: Series) -> float | None:

@@ -43,7 +43,7 @@ def read_json(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with open_inside(path, folder, _LARGEST_JSON) as file:
-        text = file.read()
+        text = file.read(_LARGEST_JSON)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):
@@ -56,7 +56,7 @@ def read_config(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with open_inside(path, folder, LARGEST_CONFIG) as file:
-        content = file.read()
+        content = file.read(LARGEST_CONFIG)
     try:
         refuse_hostile_yaml(path)
         config = OmegaConf.to_container(OmegaConf.create(content.decode("utf-8")), resolve=False)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from nest_ssl.apps.report.configuration import adjustments_of
-from nest_ssl.apps.report.figures import KeyFigure, as_numbers, key_figures
+from nest_ssl.apps.report.figures import KeyFigure, key_figures
 from nest_ssl.apps.report.health import Health, Signs, health_of, signs_of
 from nest_ssl.apps.report.run import Run
 from nest_ssl.apps.report.samples import SampleSet, newest_samples
@@ -57,7 +57,6 @@ class RunReport:
     def as_dict(self) -> dict[str, Any]:
         """Return key figures and verdict for JSON."""
         status, health = self.status, self.health
-        findings = [{"state": of.state, "finding": of.key, **of.values} for of in health.findings]
         return {
             "run": str(self.run.folder),
             "state": status.state,
@@ -66,8 +65,8 @@ class RunReport:
             "seconds_since_newest_number": status.age,
             "health": health.state,
             "verdict": health.word,
-            "findings": findings,
-            "figures": as_numbers(self.figures),
+            "findings": [{"state": of.state, "finding": of.key, **of.values} for of in health.findings],
+            "figures": {figure.name: figure.as_json() for figure in self.figures},
         }
 
 
