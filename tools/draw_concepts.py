@@ -22,7 +22,6 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from nest_ssl.apps.report.samples import runs
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.presets import preset_folder
@@ -139,8 +138,8 @@ def draw_masking(shown: Example, say: Say) -> Figure:
     hidden = shown.masked.clone()
     hidden[:, shown.mask] = float("nan")
     _spectrogram(mel, hidden, say("what the\nencoder sees"))
-    for start, end in runs(shown.mask.numpy()):
-        middle = (start + end) / 2 * SECONDS_PER_FRAME
+    edges = np.flatnonzero(np.diff(shown.mask.numpy(), prepend=0, append=0)).reshape(-1, 2)  # of masked blocks
+    for middle in edges.mean(axis=1) * SECONDS_PER_FRAME:
         mel.text(middle, shown.masked.shape[0] / 2, say("masked"), ha="center", va="center", color=QUIET, rotation=90)
     colours = hsv_to_rgb(np.stack([shown.tokens.numpy() * 0.618 % 1, *2 * [np.full(len(shown.tokens), 0.75)]], axis=-1))
     faded = np.where(shown.scored.numpy()[:, None], colours, 0.88 + 0.1 * colours)

@@ -10,7 +10,6 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import soundfile
@@ -20,46 +19,15 @@ from nest_ssl.apps.pages.charts import Axis, Panel, svg
 from nest_ssl.apps.report.foreign import open_inside
 from nest_ssl.apps.report.texts import words
 from nest_ssl.errors import NestError, one_line
-from nest_ssl.training.callbacks.pictures import loudness_colours, loudness_levels, token_colours
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from nest_ssl.training.callbacks.pictures import rows
+from nest_ssl.training.callbacks.samples import Sample
 
 SAMPLES = "samples/step-*.npz"
 _LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
 _MOST_SAMPLES = 16
 _HIGHEST_RATE = 10**6  # Hz
-_LEFT, _RIGHT, _TOP, _BOTTOM = 70.0, 948.0, 8.0, 168.0  # of the spectrogram on the page
-_ROWS = {"row_targets": 178.0, "row_predicted": 198.0, "row_scored": 218.0}  # strips below it, and where they begin
-_ROW_HEIGHT = 14.0
-
-
-@dataclass(frozen=True)
-class KeptUtterance:
-    """One utterance of a validation batch."""
-
-    clean: np.ndarray  # (S,)
-    noisy: np.ndarray  # (S,)
-    features: np.ndarray  # (D, T)
-    mask: np.ndarray  # (T,)
-    targets: np.ndarray  # (U, K) tokens, -1 where there is none
-    predicted: np.ndarray  # (U, K) the same
-    scored: np.ndarray  # (U,) frames that the loss uses
-    sample_rate: int  # Hz
-
-    @property
-    def seconds(self) -> float:
-        return len(self.clean) / self.sample_rate
-
-    @property
-    def frames_per_token(self) -> int:
-        """Mel frames behind one token: the sub-sampling of the encoder."""
-        return max(1, round(self.features.shape[1] / max(len(self.targets), 1)))
-
-    @property
-    def correct(self) -> np.ndarray:
-        """The frames that the loss uses and whose tokens are all right: (U,)."""
-        return self.scored & (self.targets == self.predicted).all(axis=1)
+_MOST_FRAMES = 60_000  # ten minutes; a run keeps seconds
+_LEFT, _RIGHT, _TOP, _GAP = 70.0, 948.0, 8.0, 4.0  # of the rows of a picture on the page
 
 
 @dataclass(frozen=True)
@@ -67,7 +35,11 @@ class SampleSet:
     """The samples of one validation."""
 
     step: int
-    samples: list[KeptUtterance]
+    sample_rate: int  # Hz
+    samples: list[Sample]
+
+    def seconds(self, sample: Sample) -> float:
+        return len(sample.clean) / self.sample_rate
 
 
 def newest_samples(folder: Path) -> SampleSet | None:
@@ -81,7 +53,10 @@ def newest_samples(folder: Path) -> SampleSet | None:
             with zipfile.ZipFile(file) as archive:
                 if sum(info.file_size for info in archive.infolist()) > _LARGEST_FILE:
                     raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
-                return SampleSet(step, list(_samples(archive)))
+                rate = int(_array(archive, "sample_rate", 0))
+                if not 1 <= rate <= _HIGHEST_RATE:
+                    raise ValueError(f"sample_rate is {rate}")
+                return SampleSet(step, rate, list(_samples(archive)))
         except Exception as error:  # a damaged file can raise anything
             raise NestError(f"{files[step]}: cannot be read: {one_line(error)}") from error
 
@@ -89,80 +64,44 @@ def newest_samples(folder: Path) -> SampleSet | None:
 def as_wav(signals: list[np.ndarray], sample_rate: int) -> list[str]:
     """Return signals as data URLs of 16-bit WAV files; if one would clip, all of them are made quieter."""
     loudest = max((float(np.abs(signal).max()) for signal in signals if len(signal)), default=0.0)
-    return [_wav(signal / max(loudest, 1.0), sample_rate) for signal in signals]
+    return [_wav(signal.astype(np.float32) / max(loudest, 1.0), sample_rate) for signal in signals]
 
 
-def spectrogram(features: np.ndarray) -> str:
-    """Return features (D, T) as the data URL of a PNG file, low frequencies at the bottom."""
-    from PIL import Image
-
-    image = Image.fromarray(np.ascontiguousarray(loudness_levels(features)), mode="P")
-    image.putpalette(loudness_colours().tobytes())  # a third of the bytes that colours would take
-    return _png(image)
+def correct(sample: Sample) -> int:
+    """Return how many of the frames that the loss uses have only right tokens."""
+    return int((sample.scored & (sample.targets == sample.predicted).all(axis=1)).sum())
 
 
-def token_strip(tokens: np.ndarray) -> str:
-    """Return tokens (U, K) as the data URL of a PNG file: a colour for each code, a row for each codebook."""
-    from PIL import Image
-
-    opaque = np.where(tokens < 0, 0, 255).astype(np.uint8)
-    pixels = np.concatenate([token_colours(tokens), opaque[..., None]], axis=-1).swapaxes(0, 1)  # (K, U, 4)
-    return _png(Image.fromarray(np.ascontiguousarray(pixels)))
-
-
-def utterance_chart(sample: KeptUtterance, caption: str) -> Markup:
-    """Draw the spectrogram with its mask, and the tokens below it on the same time axis."""
-    frames = max(sample.features.shape[1], 1)
-    panel = Panel(Axis(0, frames, _LEFT, _RIGHT), Axis(0, 1, _BOTTOM, _TOP))
-    stripes = Markup(
-        '<pattern id="{}-stripes" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-        '<rect class="veil" width="6" height="6"/><path class="stripe" d="M0 0V6"/></pattern>'
-    )
-    panel.draw("defs", stripes.format(caption))
-    panel.picture(spectrogram(sample.features), (_LEFT, _RIGHT), (_TOP, _BOTTOM))
-
-    def box(start: int, end: int, top: float, height: float, **look: str) -> None:
-        left, right = (panel.x.place(min(frame, frames)) for frame in (start, end))
-        panel.draw("rect", **look, x=left, y=top, width=right - left, height=height)
-
-    for start, end in runs(sample.mask):
-        box(start, end, _TOP, _BOTTOM - _TOP, fill=f"url(#{caption}-stripes)")
-    per_token = sample.frames_per_token
-    strip = panel.x.place(min(len(sample.targets) * per_token, frames))
-    for (key, y), tokens in zip(_ROWS.items(), (sample.targets, sample.predicted, None), strict=True):
-        panel.text(words(key), _LEFT - 8, y + 11, "end")
-        if tokens is not None and len(tokens):
-            panel.picture(token_strip(tokens), (_LEFT, strip), (y, y + _ROW_HEIGHT))
-    for style, flags in (("right", sample.correct), ("wrong", sample.scored & ~sample.correct)):
-        for start, end in runs(flags):
-            box(start * per_token, end * per_token, _ROWS["row_scored"], _ROW_HEIGHT, style=style)
-    seconds = Axis(0, max(sample.seconds, 0.1), _LEFT, _RIGHT)
-    for value in seconds.ticks(10):
-        panel.text(f"{value:g}", seconds.place(value), 250, "middle")
-    panel.text(words("axis_seconds"), _LEFT - 12, 250, "end")
-    return svg(960, 258, caption, panel, style="wide")
+def utterance_chart(sample: Sample, seconds: float, caption: str) -> Markup:
+    """Draw the rows of the picture that loggers show, with names in the page's language, and a time axis."""
+    time = Axis(0, max(seconds, 0.1), _LEFT, _RIGHT)
+    panel = Panel(time, Axis(0, 1, 1, 0))
+    top = _TOP
+    for name, pixels in rows(sample, sample.features.shape[1]):
+        kind, _, book = name.partition(" ")
+        panel.text(words(f"row_{kind}", book=book), _LEFT - 8, top + len(pixels) / 2 + 4, "end")
+        panel.picture(_png(pixels), (_LEFT, _RIGHT), (top, top + len(pixels)))
+        top += len(pixels) + _GAP
+    for value in time.ticks(10):
+        panel.text(f"{value:g}", time.place(value), top + 14, "middle")
+    panel.text(words("axis_seconds"), _LEFT - 12, top + 14, "end")
+    return svg(960, round(top) + 22, caption, panel, style="wide")
 
 
-def runs(flags: np.ndarray) -> list[tuple[int, int]]:
-    """Return where flags are set, as [start, end)."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(np.int8), [0]])))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
-
-
-def _samples(archive: zipfile.ZipFile) -> Iterator[KeptUtterance]:
+def _samples(archive: zipfile.ZipFile) -> Iterator[Sample]:
     names = archive.namelist()
-    number, rate = 0, int(_array(archive, "sample_rate", 0))
-    if not 1 <= rate <= _HIGHEST_RATE:
-        raise ValueError(f"sample_rate is {rate}")
+    number = 0
     while f"clean_{number}.npy" in names and number < _MOST_SAMPLES:
-        clean, noisy = (_array(archive, f"{name}_{number}", 1).astype(np.float32) for name in ("clean", "noisy"))
-        features = _array(archive, f"features_{number}", 2).astype(np.float32)
+        clean, noisy = (_array(archive, f"{name}_{number}", 1).astype(np.float16) for name in ("clean", "noisy"))
+        features = _array(archive, f"features_{number}", 2).astype(np.float16)
         mask, scored = (_array(archive, f"{name}_{number}", 1).astype(bool) for name in ("mask", "scored"))
         targets, predicted = (_array(archive, f"{name}_{number}", 2) for name in ("targets", "predicted"))
         if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
             raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many codebooks")
+        if features.shape[1] != len(mask) or len(mask) > _MOST_FRAMES:
+            raise ValueError(f"features_{number} has {features.shape[1]} frames and mask_{number} {len(mask)}")
         frames = min(len(targets), len(predicted), len(scored))
-        yield KeptUtterance(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored[:frames], rate)
+        yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored[:frames])
         number += 1
 
 
@@ -188,9 +127,11 @@ def _wav(signal: np.ndarray, sample_rate: int) -> str:
     return _data_url("audio/wav", content)
 
 
-def _png(image: Image) -> str:
+def _png(pixels: np.ndarray) -> str:
+    from PIL import Image
+
     content = io.BytesIO()
-    image.save(content, format="PNG", optimize=True)
+    Image.fromarray(pixels).save(content, format="PNG", optimize=True)
     return _data_url("image/png", content)
 
 

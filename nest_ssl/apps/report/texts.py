@@ -209,16 +209,16 @@ TEXTS: dict[str, tuple[str, str]] = {
     "clean": ("Clean", "干净"),
     "noisy": ("Noisy: what the model hears", "加噪：模型听到的"),
     "picture_caption": (
-        "Log-mel of the noisy signal; striped frames were masked. Below: target and predicted tokens, one colour per "
-        "code; then the frames that the loss uses: {right} of {scored} correct.",
-        "加噪信号的对数梅尔谱；条纹处被掩盖。下方：目标与预测的码，同色同码；"
-        "再下方是参与损失的帧：{scored} 帧中 {right} 帧正确。",
+        "Log-mel of the noisy signal, grey where it was masked. Below: target and predicted tokens, one colour per "
+        "code; green and red show where they agree and differ: {right} of {scored} frames of the loss are correct.",
+        "加噪信号的对数梅尔谱，灰色处被掩盖。下方：目标与预测的码，同色同码；"
+        "绿色与红色表示二者相同与不同：参与损失的 {scored} 帧中 {right} 帧正确。",
     ),
-    "row_targets": ("targets", "目标"),
-    "row_predicted": ("predicted", "预测"),
-    "row_scored": ("scored", "计分"),
-    "key_right": ("right", "正确"),
-    "key_wrong": ("wrong", "错误"),
+    "row_log-mel": ("log-mel", "对数梅尔谱"),
+    "row_masked": ("masked", "掩盖"),
+    "row_target": ("target {book}", "目标 {book}"),
+    "row_predicted": ("predicted {book}", "预测 {book}"),
+    "row_right": ("right", "正确"),
     "no_samples": (
         "This run has no samples: it was made by an older version, or has not validated yet.",
         "这次运行没有保存样本：由旧版本产生，或尚未做过验证。",

@@ -1,7 +1,7 @@
 """A picture of one utterance: its spectrogram with the mask, and below it the target and the predicted tokens.
 
-matplotlib draws it, with a whole number of pixels for each frame, so that frames and tokens line up. Reports use the
-same colours.
+matplotlib draws it, with a whole number of pixels for each frame, so that frames and tokens line up. Reports show the
+same rows.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def picture(sample: Sample, sample_rate: int) -> Pixels:
 
     frames = sample.features.shape[1]
     frames_width = frames * max(1, round(_WIDTH / max(frames, 1)))
-    rows = _rows(sample, frames_width)
+    pictured = rows(sample, frames_width)
     width = _LEFT + max(frames_width, _LEAST_WIDTH) + _RIGHT
-    height = sum(len(pixels) + _GAP for _, pixels in rows) + 4 * _LETTERS
+    height = sum(len(pixels) + _GAP for _, pixels in pictured) + 4 * _LETTERS
     figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
     canvas = FigureCanvasAgg(figure)
 
@@ -71,7 +71,7 @@ def picture(sample: Sample, sample_rate: int) -> Pixels:
 
     write(_summary(sample), _LEFT, _GAP, "left", "top")
     top = _LETTERS + 3 * _GAP
-    for name, pixels in rows:
+    for name, pixels in pictured:
         write(name, _LEFT - 6, top + len(pixels) / 2, "right", "center")
         figure.figimage(pixels, _LEFT, height - top - len(pixels), origin="upper")  # pixel by pixel, not resampled
         top += len(pixels) + _GAP
@@ -92,21 +92,21 @@ def _summary(sample: Sample) -> str:
     return f"{sample.mask.mean():.0%} masked, {right} of {sample.targets[sample.scored].size} tokens right"
 
 
-def _rows(sample: Sample, width: int) -> list[tuple[str, Pixels]]:
-    """Return the rows of the picture with their names, from top to bottom."""
+def rows(sample: Sample, width: int) -> list[tuple[str, Pixels]]:
+    """Return the rows of the picture with their names, from top to bottom; pages of runs show the same rows."""
     masked = np.where(sample.mask[:, None], _MASKED, _NO_TOKEN)
-    rows = [("log-mel", _spectrogram(sample, width)), ("masked", _strip(masked, width, _THIN))]
+    found = [("log-mel", _spectrogram(sample, width)), ("masked", _strip(masked, width, _THIN))]
     books = sample.targets.shape[1]
     for book in range(books):
         number = f" {book}" if books > 1 else ""
         targets, predicted = sample.targets[:, book], sample.predicted[:, book]
         right = np.where((targets == predicted)[:, None], _RIGHT_TOKEN, _WRONG_TOKEN)
-        rows += [
+        found += [
             (f"target{number}", _strip(token_colours(targets), width)),
             (f"predicted{number}", _strip(token_colours(predicted), width)),
             ("right", _strip(np.where(sample.scored[:, None], right, _NO_TOKEN), width, _THIN)),
         ]
-    return rows
+    return found
 
 
 def _spectrogram(sample: Sample, width: int) -> Pixels:

@@ -171,6 +171,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "samples of other shapes": (other_samples(features_0=np.zeros(3)), "features_0 has shape"),
     "no samples at all": (other_samples(clean_0=np.zeros(0)), "clean_0 has shape"),
     "samples of nothing": (other_samples(mask_0=None), "cannot be read"),
+    "a mask of other length": (other_samples(mask_0=np.zeros(7, dtype=bool)), "96 frames and mask_0 7"),
     "no rate": (other_samples(sample_rate=np.array(0)), "sample_rate is 0"),
     "NaN in samples": (other_samples(clean_0=np.full(16000, np.nan), features_0=np.full((80, 96), np.inf)), "<html"),
     "a checkpoint of no step": (

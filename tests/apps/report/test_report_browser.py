@@ -90,7 +90,7 @@ def test_the_policy_lets_spectrograms_in(visit: Visit) -> None:
             return [picture.naturalWidth, picture.naturalHeight];
         }"""
     )
-    assert colours == [296, 80]
+    assert colours == [296, 240]
 
 
 def test_the_language_can_be_changed(visit: Visit) -> None:

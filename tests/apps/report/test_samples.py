@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +13,10 @@ import pytest
 import soundfile
 from PIL import Image
 
-from nest_ssl.apps.report.samples import as_wav, newest_samples, runs, spectrogram, token_strip
+from nest_ssl.apps.report.samples import as_wav, correct, newest_samples, utterance_chart
 from nest_ssl.errors import NestError
-from nest_ssl.training.callbacks.pictures import loudness_colours, loudness_levels, token_colours
+from nest_ssl.training.callbacks.pictures import rows, token_colours
+from nest_ssl.training.callbacks.samples import Sample
 from tests.apps.report.example_runs import write_samples
 
 
@@ -30,8 +33,8 @@ def test_the_newest_validation_is_chosen(tmp_path: Path) -> None:
     assert found is not None
     assert (found.step, len(found.samples)) == (1000, 2)
     sample = found.samples[0]
-    assert sample.frames_per_token == 8
-    assert sample.correct.sum() * 2 == pytest.approx(sample.scored.sum(), abs=3)
+    assert found.seconds(sample) == 3.0
+    assert correct(sample) * 2 == pytest.approx(sample.scored.sum(), abs=3)
 
 
 def test_a_run_without_samples_has_none(tmp_path: Path) -> None:
@@ -60,39 +63,47 @@ def test_loud_signals_are_made_quieter_together() -> None:
     assert np.allclose(heard[1], 1.0, atol=1e-3)
 
 
-def test_the_spectrogram_has_a_pixel_a_value_and_grows_lighter_upwards() -> None:
-    features = np.repeat(np.linspace(0, 1, 80)[:, None], 50, axis=1)  # loud at high frequencies
-    picture = np.array(Image.open(decoded(spectrogram(features), "image/png")).convert("L")).astype(int)
-    assert picture.shape == (80, 50)
+def images(chart: str) -> list[np.ndarray]:
+    """Return the pixels of the pictures in a chart, from top to bottom."""
+    addresses = re.findall(r'href="([^"]*)"', chart)
+    return [np.array(Image.open(decoded(address, "image/png")).convert("RGB")) for address in addresses]
+
+
+def first_sample(folder: Path, books: int = 1) -> Sample:
+    write_samples(folder, 1, books=books)
+    found = newest_samples(folder)
+    assert found is not None
+    return found.samples[0]
+
+
+@pytest.mark.parametrize("books", [1, 2])
+def test_pages_show_the_rows_of_the_loggers_picture(tmp_path: Path, books: int) -> None:
+    sample = first_sample(tmp_path, books)
+    chart = utterance_chart(sample, 3.0, "caption")
+    expected = rows(sample, sample.features.shape[1])
+    assert len(expected) == 2 + 3 * books
+    for shown, (_, pixels) in zip(images(chart), expected, strict=True):
+        np.testing.assert_array_equal(shown, pixels)
+
+
+def test_the_spectrogram_grows_lighter_upwards_and_frames_are_columns(tmp_path: Path) -> None:
+    features = np.repeat(np.linspace(0, 1, 80)[:, None], 296, axis=1)  # loud at high frequencies
+    sample = replace(first_sample(tmp_path), features=features)
+    picture = images(utterance_chart(sample, 3.0, "caption"))[0].mean(axis=-1)[:, ~sample.mask]
+    assert picture.shape[0] % 80 == 0
+    assert picture.shape[1] == (~sample.mask).sum()
     assert (np.diff(picture[:, 0]) <= 0).all()  # the top row is the highest band
 
 
-@pytest.mark.parametrize("features", [np.full((4, 5), np.nan), np.zeros((4, 5)), np.array([[np.inf, -np.inf]])])
-def test_unusual_features_make_a_picture(features: np.ndarray) -> None:
-    assert Image.open(decoded(spectrogram(features), "image/png")).size == features.shape[::-1]
+@pytest.mark.parametrize("value", [np.nan, 0.0, np.inf, -np.inf])
+def test_unusual_features_make_a_picture(tmp_path: Path, value: float) -> None:
+    sample = first_sample(tmp_path)
+    drawn = images(utterance_chart(replace(sample, features=np.full((4, 296), value)), 3.0, "caption"))
+    assert drawn[0].shape[1] == 296
 
 
-def test_pages_and_loggers_show_the_same_colours() -> None:
-    features, tokens = np.random.default_rng(0).normal(size=(8, 20)), np.arange(20)[:, None]
-    drawn = np.array(Image.open(decoded(spectrogram(features), "image/png")).convert("RGB"))
-    np.testing.assert_array_equal(drawn, loudness_colours()[loudness_levels(features)])
-    strip = np.array(Image.open(decoded(token_strip(tokens), "image/png")).convert("RGB"))
-    np.testing.assert_array_equal(strip[0], token_colours(tokens[:, 0]))
-
-
-def test_the_same_token_has_the_same_colour_in_every_book() -> None:
-    strip = Image.open(decoded(token_strip(np.array([[7, 9], [9, 7], [7, 7]])), "image/png")).convert("RGB")
-    assert strip.size == (3, 2)
-    colours = np.array(strip)
+def test_the_same_token_has_the_same_colour_in_every_codebook() -> None:
+    colours = token_colours(np.array([[7, 9], [9, 7], [-1, 7]]))
     assert (colours[0, 0] == colours[1, 1]).all()
     assert (colours[0, 0] != colours[0, 1]).any()
-
-
-def test_no_token_has_no_colour() -> None:
-    strip = Image.open(decoded(token_strip(np.array([[5], [-1], [0]])), "image/png")).convert("RGBA")
-    assert np.array(strip)[0, :, 3].tolist() == [255, 0, 255]
-
-
-def test_stretches_of_flags_are_found() -> None:
-    assert runs(np.array([True, True, False, True])) == [(0, 2), (3, 4)]
-    assert runs(np.zeros(3, dtype=bool)) == []
+    assert len(set(colours[2, 0].tolist())) == 1  # grey: no token
