@@ -150,11 +150,8 @@ def padded(values: Iterable[float], margin: float, least: float) -> tuple[float,
 
 def _element(name: str, content: object = "", **attributes: object) -> Markup:
     """Return an SVG element; what is not markup already is escaped, and numbers get two digits after the point."""
-    said = "".join(f' {_ATTRIBUTES.get(key, key)}="{_value(value)}"' for key, value in attributes.items())
+    said = "".join(f' {"class" if key == "style" else key}="{_value(value)}"' for key, value in attributes.items())
     return Markup(f"<{name}{said}>{escape(content)}</{name}>" if content else f"<{name}{said}/>")
-
-
-_ATTRIBUTES = {"style": "class"}
 
 
 def _value(value: object) -> str:

@@ -1,1 +1,1 @@
-"""From a run's folder to one HTML page: how it goes, whether it is healthy, what it learns from."""
+"""Make one HTML page from the folder of a run: how far it is, whether it is healthy, and how it compares."""

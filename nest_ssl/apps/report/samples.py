@@ -99,7 +99,8 @@ def _samples(archive: zipfile.ZipFile) -> Iterator[Sample]:
         if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
             raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many codebooks")
         if features.shape[1] != len(mask) or len(mask) > _MOST_FRAMES:
-            raise ValueError(f"features_{number} has {features.shape[1]} frames and mask_{number} {len(mask)}")
+            shapes = f"features_{number} has {features.shape[1]} frames and mask_{number} {len(mask)}"
+            raise ValueError(f"{shapes}; expected the same number, at most {_MOST_FRAMES}")
         frames = min(len(targets), len(predicted), len(scored))
         yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored[:frames])
         number += 1
