@@ -102,7 +102,7 @@ def facts(model: Nest, interface: Interface, tolerance: float) -> dict[str, str]
     shape = "batch, samples" if interface.kind == "audio" else f"batch, {interface.features}, frames"
     width = model.encoder.out_proj.out_features if model.encoder.out_proj else model.encoder.pos_enc.d_model
     return {
-        "model_class": type(model).__name__,
+        "model_class": "EncDecDenoiseMaskedTokenPredModel",  # the name that NeMo and `nest_ssl.models` give to it
         "nest_ssl_version": nest_ssl.__version__,
         "input": interface.kind,
         "inputs": f"{signal} ({shape}) float32, {length} (batch) int64",
