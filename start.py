@@ -39,7 +39,7 @@ from nest_ssl.environments import (
     one_at_a_time,
     pip_install,
 )
-from nest_ssl.exit_codes import FAILED
+from nest_ssl.errors import FAILED
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"

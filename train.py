@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from nest_ssl.exit_codes import FAILED
+from nest_ssl.errors import FAILED
 
 CONFIG = Path(__file__).resolve().parent / "config"
 

@@ -6,7 +6,7 @@ python train_with_saver.py trainer.max_steps=1 output_dir=./saved_nest_outputs s
 import sys
 from pathlib import Path
 
-from nest_ssl.exit_codes import FAILED
+from nest_ssl.errors import FAILED
 
 CONFIG = Path(__file__).resolve().parent / "config"
 

@@ -21,9 +21,8 @@ from omegaconf import OmegaConf
 from benchmarks.flops import training_flops
 from nest_ssl.apps.alignment.parameters import our_parameters
 from nest_ssl.apps.alignment.sections import parameter_count
-from nest_ssl.config.command_line import parse_command_line
+from nest_ssl.config.command_line import parse_command_line, preset_folder
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.presets import preset_folder
 
 PAGE = Path(__file__).parents[1] / "docs" / "recipes.md"
 CLIP = 10.0  # seconds; attention makes longer clips more expensive: by a tenth at 20 s

@@ -1,9 +1,16 @@
-"""Errors that a user can correct: each message is one line and says what is wrong, where, and what to do."""
+"""Errors that a user can correct: each message is one line and says what is wrong, where, and what to do.
+
+A command exits with 0 if it is done, 1 for a result (problems found, a difference), 2 if it failed, 130 or 143 if it
+was interrupted.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+FAILED = 2  # exit codes
+INTERRUPTED = 130  # what shells report for Ctrl-C
 
 
 class NestError(Exception):

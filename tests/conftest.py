@@ -59,7 +59,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a small, untrained model."""
     import torch  # takes seconds, so tests without a model do not import it
 
-    from nest_ssl.config.presets import preset_folder
+    from nest_ssl.config.command_line import preset_folder
     from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
     from nest_ssl.testing import small_config
 

@@ -21,7 +21,6 @@ MAY_IMPORT = {
     "moved": set(),
     "compat": set(),
     "errors": set(),
-    "exit_codes": set(),
     "folder_lock": {"errors"},
     "atomic": {"folder_lock"},
     "regular_file": set(),
@@ -39,13 +38,13 @@ MAY_IMPORT = {
     "config": {"errors", "compat", "moved", "regular_file", "shell", "checkpoint", "model"},
     "checkpoint": {"errors", "compat", "atomic", "regular_file", "config", "model"},
     "training": {
-        *("errors", "compat", "exit_codes", "folder_lock", "atomic", "regular_file", "printable", "shell"),
+        *("errors", "compat", "folder_lock", "atomic", "regular_file", "printable", "shell"),
         *("model", "data", "config", "checkpoint", "models"),
     },
     "models": {"training"},
     "testing": {"data"},
     "__main__": {"cli"},
-    "cli": {"exit_codes", "printable"},  # everything else is imported when a command runs, so that help appears at once
+    "cli": {"errors", "printable"},  # everything else is imported when a command runs, so that help appears at once
     "apps": {  # each may import the core and the other apps that APPS lists
         *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
         *("models", *CORE),
@@ -67,7 +66,7 @@ APPS = {
 # part -> the only modules of another part that it may import
 ONLY = {
     ("model", "config"): {"nest_ssl.config.targets", "nest_ssl.config.schema"},
-    ("data", "config"): {"nest_ssl.config.targets", "nest_ssl.config.numerics", "nest_ssl.config.schema"},
+    ("data", "config"): {"nest_ssl.config.targets", "nest_ssl.config.schema"},
 }
 # NeMo's environment loads it without the package around it: its modules import each other, and nothing else of ours
 ALONE = "apps/alignment/recorder/"

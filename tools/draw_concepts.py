@@ -22,9 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 from torch import Tensor
 
-from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.command_line import CommandLine, preset_folder
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.presets import preset_folder
 from nest_ssl.data.dummy import make_dummy_corpus
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 

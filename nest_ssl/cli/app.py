@@ -17,7 +17,7 @@ from nest_ssl.cli.export import export
 from nest_ssl.cli.features import features
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
-from nest_ssl.exit_codes import INTERRUPTED
+from nest_ssl.errors import INTERRUPTED
 from nest_ssl.printable import say, say_lines
 
 app = typer.Typer(
@@ -57,8 +57,7 @@ def train(context: typer.Context) -> None:
 
     Example: nest-ssl train --config-name nest_tiny trainer.max_steps=100
     """
-    from nest_ssl.config.command_line import parse_command_line
-    from nest_ssl.config.presets import preset_folder
+    from nest_ssl.config.command_line import parse_command_line, preset_folder
 
     folder, program = preset_folder(), "nest-ssl train"
     if not {"-h", "--help"}.isdisjoint(context.args):

@@ -31,8 +31,7 @@ Channel = Annotated[
 
 def command_line(config_path: Path | None, config_name: str, overrides: list[str] | None) -> CommandLine:
     """Read these options with the parser of train, so that they mean the same in every command."""
-    from nest_ssl.config.command_line import parse_command_line
-    from nest_ssl.config.presets import preset_folder
+    from nest_ssl.config.command_line import parse_command_line, preset_folder
 
     folder = [] if config_path is None else [f"--config-path={config_path}"]
     return parse_command_line([*(overrides or []), *folder, f"--config-name={config_name}"], preset_folder())

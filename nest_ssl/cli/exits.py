@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import typer
 
-from nest_ssl.exit_codes import FAILED, INTERRUPTED
+from nest_ssl.errors import FAILED, INTERRUPTED
 from nest_ssl.printable import say
 
 _CUT_OFF = 141  # as shells report a program whose output is no longer read, for example by head

@@ -16,6 +16,13 @@ from nest_ssl.shell import as_typed
 DEFAULT_CONFIG = "nest_fast-conformer"
 
 
+def preset_folder() -> Path:
+    """Return the folder of the configurations of nest_ssl: in the installed package, or beside it in a clone."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "presets"
+    return installed if installed.is_dir() else package.parent / "config"
+
+
 @dataclass(frozen=True)
 class CommandLine:
     """The command line: which configuration to use, and which values to change in it."""

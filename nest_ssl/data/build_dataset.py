@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import DataSettings, LoaderSettings
+from nest_ssl.config.schema import DataSettings, LoaderSettings, Numerics
 from nest_ssl.config.targets import instantiate
 from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.augmentation import SpeakerNoiseAugmentation

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.data import Dataset
 
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import read_entry
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise

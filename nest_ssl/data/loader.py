@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings, read, read_value
+from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings, Numerics, read, read_value
 from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run

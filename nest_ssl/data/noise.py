@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import AudioFile, to_float
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.data.manifest_lines import ManifestEntry

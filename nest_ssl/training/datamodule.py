@@ -9,8 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 from torch.utils.data import DataLoader
 
-from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import DATA_SETS, LhotseSettings, read_value
+from nest_ssl.config.schema import DATA_SETS, LhotseSettings, Numerics, read_value
 from nest_ssl.data.loading.random_states import seed_process
 from nest_ssl.data.paths import speech_paths
 from nest_ssl.errors import ConfigError

@@ -16,8 +16,7 @@ from lightning.fabric.plugins.environments import LightningEnvironment
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, distributed
 
-from nest_ssl.errors import NestError
-from nest_ssl.exit_codes import FAILED
+from nest_ssl.errors import FAILED, NestError
 
 _FIRST = "NEST_SSL_FIRST_PROCESS"  # environment variable with the process id of rank 0, for the ranks that it starts
 _LOST_RANK = re.compile(r"closed by peer|reset by peer|broken pipe|timed out|remote process", re.IGNORECASE)

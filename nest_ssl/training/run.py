@@ -17,8 +17,7 @@ from nest_ssl.config.command_line import parse_command_line
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.machine import Adjustment, Machine, fit_to_machine
 from nest_ssl.data.audio.sample_rate import sample_rate_of
-from nest_ssl.errors import ConfigError, NestError
-from nest_ssl.exit_codes import FAILED, INTERRUPTED
+from nest_ssl.errors import FAILED, INTERRUPTED, ConfigError, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 from nest_ssl.training.advice import BottleneckNotice, log_advice

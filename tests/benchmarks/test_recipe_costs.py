@@ -20,9 +20,8 @@ from benchmarks.recipe_costs import (
     values_row,
 )
 from nest_ssl.apps.doctor.steps import Steps, Trial
-from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.command_line import CommandLine, preset_folder
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.presets import preset_folder
 
 CHINESE_PAGE = PAGE.with_suffix(".zh.md")
 

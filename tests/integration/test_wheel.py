@@ -86,7 +86,7 @@ def test_an_installed_wheel_makes_data_and_trains_on_it(scripts: Path, tmp_path:
 
 @pytest.mark.slow
 def test_an_installed_wheel_contains_every_preset(scripts: Path, tmp_path: Path) -> None:
-    code = "from nest_ssl.config.presets import preset_folder; print(preset_folder())"
+    code = "from nest_ssl.config.command_line import preset_folder; print(preset_folder())"
     folder = Path(run([scripts / "python", "-c", code], tmp_path).strip())
     assert folder.is_relative_to(scripts.parent)
     presets = [path.relative_to(ROOT / "config") for path in (ROOT / "config").rglob("*.yaml")]
@@ -103,7 +103,9 @@ def test_the_tools_of_an_installed_wheel_run(scripts: Path, tmp_path: Path) -> N
     run([*nest, "data", "tar", manifest, "--output", "tarred", "--shards", "2", "--workers", "1"], tmp_path)
     assert len(list((tmp_path / "tarred").glob("*.tar"))) == 2
     # the same as train_with_saver.py and tools/compare_nemo_nest_outputs.py in a clone
-    record = "from nest_ssl.apps.alignment.nest_side import main; from nest_ssl.config.presets import preset_folder"
+    record = (
+        "from nest_ssl.apps.alignment.nest_side import main; from nest_ssl.config.command_line import preset_folder"
+    )
     steps = ["--config-name", "nest_tiny", *SMALL, "trainer.max_steps=1", "output_dir=recorded", "save_steps=0"]
     run([scripts / "python", "-c", f"{record}; raise SystemExit(main(config_dir=preset_folder()))", *steps], tmp_path)
     compare = "from nest_ssl.apps.alignment.compare_command import main; raise SystemExit(main())"

@@ -33,7 +33,7 @@ _ALL, _TRAINABLE = "all parameters", "trainable"
 
 def main(argv: Sequence[str] | None = None, description: str | None = __doc__) -> int:
     """Return 0 if both have the same tensors, 1 if they differ, 2 if nothing could be compared."""
-    from nest_ssl.config.presets import preset_folder
+    from nest_ssl.config.command_line import preset_folder
 
     options, folder = _parse(argv, description), preset_folder()
     sizes = [f"+size={path.stem}" for path in (folder / "size").glob("*.yaml")] if options.all_sizes else []

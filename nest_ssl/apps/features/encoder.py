@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nest_ssl.checkpoint import restore_for_use
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.errors import AudioError, NestError
 from nest_ssl.model import ConformerEncoder
 from nest_ssl.model.fast import encode_batch

@@ -25,7 +25,7 @@ from nest_ssl.apps.features.utterances import (
     unique_names,
 )
 from nest_ssl.checkpoint import pretrained_file
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import ChannelSelector
 from nest_ssl.data.manifest import ManifestEntry, Seconds
 from nest_ssl.errors import AudioError

@@ -23,8 +23,7 @@ from nest_ssl.apps.reference.class_options import (
     united,
 )
 from nest_ssl.checkpoint.pretrained import WeightSource
-from nest_ssl.config.command_line import DEFAULT_CONFIG
-from nest_ssl.config.presets import preset_folder
+from nest_ssl.config.command_line import DEFAULT_CONFIG, preset_folder
 from nest_ssl.config.schema import (
     CheckpointSettings,
     DataSettings,

@@ -4,12 +4,18 @@ What a key means is said beside it in `words/*.yaml`, in English and Chinese. Ke
 of optimizers and of Lightning's `Trainer` are declared by those classes' signatures and have only their words here.
 """
 
-from nest_ssl.config.schema.data import DataSettings, LoaderSettings
-from nest_ssl.config.schema.data_kinds import TAR_FILES, WEIGHTED_PATHS, split_paths
+from nest_ssl.config.schema.data import DataSettings, LhotseSettings, LoaderSettings
 from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
-from nest_ssl.config.schema.lhotse import LhotseSettings
+from nest_ssl.config.schema.kinds import TAR_FILES, WEIGHTED_PATHS, split_paths
 from nest_ssl.config.schema.node import Node, keys_of, read, read_value, settings_of, wrong
-from nest_ssl.config.schema.run import DATA_SETS, ModelSettings, OptimizerSettings, RunSettings, ScheduleSettings
+from nest_ssl.config.schema.run import (
+    DATA_SETS,
+    ModelSettings,
+    Numerics,
+    OptimizerSettings,
+    RunSettings,
+    ScheduleSettings,
+)
 
 __all__ = [
     "DATA_SETS",
@@ -23,6 +29,7 @@ __all__ = [
     "LoaderSettings",
     "ModelSettings",
     "Node",
+    "Numerics",
     "OptimizerSettings",
     "RunSettings",
     "ScheduleSettings",

@@ -10,6 +10,7 @@ from nest_ssl.config.schema.kinds import LIST, MAPPING, TEXT, either, whole
 from nest_ssl.config.schema.node import Node, RefusedKey, setting
 
 DATA_SETS = ("train_ds", "validation_ds", "test_ds")  # the nodes of data below `model`
+Numerics = Literal["exact", "fast"]  # NeMo's operations in NeMo's order, or free to reorder them
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ModelSettings(Node):
     code_dim: int | None = setting(None, at_least=1)
     squeeze_single: bool | None = None
     mask_position: Literal["pre_conv", "post_conv"] = "pre_conv"
-    numerics: Literal["exact", "fast"] = "exact"
+    numerics: Numerics = "exact"
     batch_norm_over_padding: bool = True
     compile: bool = False
     optim: Mapping[str, Any] | None = setting(None, kind=MAPPING)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any, get_type_hints
 
 from lightning.pytorch import Trainer
 
-from nest_ssl.config.schema.data import DataSettings
+from nest_ssl.config.schema.data import DataSettings, LhotseSettings
 from nest_ssl.config.schema.experiment import ExperimentSettings
-from nest_ssl.config.schema.lhotse import LhotseSettings
-from nest_ssl.config.schema.node import Node, check_values, keys_of, read, settings_of
+from nest_ssl.config.schema.node import Node, check_values, dotted, keys_of, read, settings_of
 from nest_ssl.config.schema.run import DATA_SETS, ModelSettings, RunSettings
-from nest_ssl.config.suggestions import suggestion
 from nest_ssl.config.targets import arguments_of, resolve
-from nest_ssl.errors import ConfigError
+from nest_ssl.errors import SYNONYMS, ConfigError
 from nest_ssl.model.build import PARTS
 
 # Known keys of a node: None is a value or a node whose own keys are not checked here (the class that takes them does).
@@ -25,6 +25,7 @@ _CHECKED_LATER = (
     *(f"model.optim.{name}" for name in ("name", "lr", "betas", "eps", "weight_decay", "sched")),
     *(f"model.optim.sched.{name}" for name in ("name", "warmup_steps", "warmup_ratio", "min_lr", "max_steps")),
 )
+_VERY_LIKE = 0.8  # of difflib; 0.6, its default, is enough for the nearest name of all
 _NOT_FROM_A_FILE = ("callbacks", "plugins")
 
 
@@ -34,7 +35,7 @@ def check_keys(config: Mapping[str, Any]) -> None:
     The values of other nodes are checked when the part that they describe is made.
     """
     known = known_keys(config)
-    _check_node(config, known, prefix="", everywhere=[*_dotted(known), *_CHECKED_LATER])
+    _check_node(config, known, prefix="", everywhere=[*_all_keys(known), *_CHECKED_LATER])
     trainer = config.get("trainer") or {}
     for name in _NOT_FROM_A_FILE:
         if trainer.get(name) is not None:
@@ -91,7 +92,7 @@ def _check_node(node: Mapping[str, Any], known: Keys, prefix: str, everywhere: l
     for name, value in node.items():
         key = f"{prefix}{name}"
         if name not in known:
-            raise ConfigError(f"{key}: no such key{suggestion(key, everywhere)}")
+            raise ConfigError(f"{key}: no such key{_suggestion(key, everywhere)}")
         below = known[name]
         if below is None or value is None:
             continue
@@ -100,8 +101,33 @@ def _check_node(node: Mapping[str, Any], known: Keys, prefix: str, everywhere: l
         _check_node(value, below, f"{key}.", everywhere)
 
 
-def _dotted(known: Keys, prefix: str = "") -> Iterator[str]:
+def _all_keys(known: Keys, prefix: str = "") -> Iterator[str]:
     for name, below in known.items():
         yield f"{prefix}{name}"
         if below is not None:
-            yield from _dotted(below, f"{prefix}{name}.")
+            yield from _all_keys(below, f"{prefix}{name}.")
+
+
+def _suggestion(key: str, everywhere: Iterable[str]) -> str:
+    """Return ` (did you mean 'trainer.max_steps'?)`, or nothing if no known key is like this one.
+
+    In this order: the same name in another node, the name that a synonym stands for, a name of this node that is very
+    similar, the most similar name of all. Of several keys with this name, the nearest in the tree is suggested.
+    """
+    keys_by_name: dict[str, list[str]] = {}
+    for known in everywhere:
+        keys_by_name.setdefault(known.rpartition(".")[2], []).append(known)
+    node, _, name = key.rpartition(".")
+    here = [other for other, keys in keys_by_name.items() if dotted(node, other) in keys]
+    alike = (*get_close_matches(name.lower(), here, 1, _VERY_LIKE), *get_close_matches(name.lower(), keys_by_name, 1))
+    for meant in (name, SYNONYMS.get(name.lower()), *alike):
+        if meant in keys_by_name:
+            return f" (did you mean {min(keys_by_name[meant], key=lambda other: _distance(key, other))!r}?)"
+    return ""
+
+
+def _distance(key: str, other: str) -> tuple[int, int]:
+    """Return how far apart two keys are in the tree: the fewer nodes they share, the further."""
+    nodes = zip(key.split(".")[:-1], other.split(".")[:-1], strict=False)
+    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], nodes))
+    return -shared, other.count(".")

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import LhotseSettings
+from nest_ssl.config.schema import LhotseSettings, Numerics
 from nest_ssl.data.batch import BatchAugmentor
 from nest_ssl.data.lhotse.cut_batches import CutBatches, CutNoiseDataset, CutStream, ProcessSeeds
 from nest_ssl.data.lhotse.cut_loader import CutLoader

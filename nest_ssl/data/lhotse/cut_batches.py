@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio.opening import MOST_SAMPLES, refuse_size
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor, collate_audio_noise
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW

@@ -8,8 +8,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from nest_ssl.config.numerics import Numerics
-from nest_ssl.config.schema import TAR_FILES, DataSettings
+from nest_ssl.config.schema import TAR_FILES, DataSettings, Numerics
 from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.paths import entries_of, resolve_path, split_paths

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nest_ssl.config.presets import preset_folder
+from nest_ssl.config.command_line import preset_folder
 from nest_ssl.config.schema.tree import check_keys
 from nest_ssl.errors import ConfigError
 from nest_ssl.model.build import MODEL_DEFAULTS, MODEL_KEYS
