@@ -29,7 +29,7 @@ AROUND = (
     *("atomic", "compat", "folder_lock", "memory", "moved", "printable", "regular_file", "shell"),
     *("checkpoint/config", "checkpoint/yaml_guard", "config/foreign_yaml", "config/schema/tree"),
     *("data/audio/opening", "data/problems"),
-    *("data/inspection/", "model/agreement", "model/frame_rate", "model/size"),
+    *("data/inspection/", "model/agreement", "model/size"),
     *("training/advice", "training/callbacks/", "training/checks", "training/console", "training/experiment"),
     *("training/checkpointing/checkpoint", "training/checkpointing/run_record", "training/loggers/"),
     *("training/processes", "training/run_folder"),

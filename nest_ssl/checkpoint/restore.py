@@ -86,7 +86,7 @@ def refuse_larger_model(config: DictConfig, weights: Mapping[str, Tensor]) -> No
     """Refuse a configuration whose model is much larger than the weights in its file."""
     held = sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
     settings: Any = OmegaConf.to_container(config, resolve=True)
-    check_size(settings, "model", _LARGER_THAN_WEIGHTS * held + _SMALL_MODEL, "its weights are for one of at most")
+    check_size(settings, _LARGER_THAN_WEIGHTS * held + _SMALL_MODEL, "its weights are for one of at most")
 
 
 def pretrained_file(name: Path | str) -> Path:

@@ -6,12 +6,12 @@ import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import nn
 
-from nest_ssl.config.schema import DATA_SETS, ModelSettings, keys_of, settings_of
+from nest_ssl.config.schema import DATA_SETS, ModelSettings, check_values, keys_of, settings_of
 from nest_ssl.config.targets import instantiate
 from nest_ssl.errors import ConfigError, refuse_unknown
 from nest_ssl.memory import machine_memory
@@ -44,13 +44,13 @@ class Parts:
     loss: MultiMLMLoss
 
 
-def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
+def build_parts(settings: Mapping[str, Any]) -> Parts:
     """Build the parts that a resolved `model` node describes."""
-    check_parts(settings, key)
+    check_parts(settings)
     settings = {**MODEL_DEFAULTS, **settings}
-    _check_time_steps(settings, key)
+    _check_time_steps(settings)
     if torch.get_default_device().type != "meta":  # which allocates nothing
-        check_size(settings, key, machine_memory(), "this machine has")
+        check_size(settings, machine_memory(), "this machine has")
     nodes = {name: dict(settings[name]) for name in PARTS if settings.get(name) is not None}
     if settings["mask_position"] == "post_conv":
         _describe_subsampled_frames(nodes)
@@ -58,7 +58,7 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
     def build(name: str) -> Any:
         if name == "encoder" and os.environ.get("USE_NEMO_CONFORMER", "").lower() in ("1", "true", "yes"):
             return _nemo_encoder(nodes[name])
-        return instantiate(nodes[name], f"{key}.{name}")
+        return instantiate(nodes[name], f"model.{name}")
 
     preprocessor = build("preprocessor")
     # NeMo's base class builds an encoder and a decoder, and its subclass replaces them. Both are built and discarded
@@ -77,50 +77,39 @@ def build_parts(settings: Mapping[str, Any], key: str = "model") -> Parts:
     )
 
 
-def check_parts(settings: Mapping[str, Any], key: str = "model") -> None:
+def check_parts(settings: Mapping[str, Any]) -> None:
     """Refuse a `model` node with an unknown key, a missing part, or an invalid choice."""
     settings = {**MODEL_DEFAULTS, **settings}
-    refuse_unknown(settings, MODEL_KEYS, key)
+    refuse_unknown(settings, MODEL_KEYS, "model")
     for name in PARTS:
         if name != "spec_augment" and not isinstance(settings.get(name), Mapping):
-            raise ConfigError(f"{key}.{name}: missing; it describes a part of the model")
-    position = settings["mask_position"]
-    if position not in ("pre_conv", "post_conv"):
-        raise ConfigError(f"{key}.mask_position: {position!r}; expected 'pre_conv' or 'post_conv'")
-    _check_numerics(settings, key)
+            raise ConfigError(f"model.{name}: missing; it describes a part of the model")
+    check_values({name: settings[name] for name in MODEL_DEFAULTS}, get_type_hints(ModelSettings), "model")
+    if not settings["batch_norm_over_padding"] and settings["numerics"] == "exact":
+        raise ConfigError("model.batch_norm_over_padding: false needs model.numerics=fast")
+    if settings["compile"] and settings["numerics"] == "fast":
+        raise ConfigError("model.compile: true needs model.numerics=exact; fast does not call the layers to compile")
 
 
-def _check_time_steps(settings: Mapping[str, Any], key: str) -> None:
-    steps = {name: settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss")}
-    for name, count in steps.items():
+def _check_time_steps(settings: Mapping[str, Any]) -> None:
+    """Refuse targets of other frames than the loss, and batches that the frames of an encoder frame do not divide."""
+    quantizer, loss = (settings[name].get("combine_time_steps", 1) for name in ("quantizer", "loss"))
+    for name, count in (("quantizer", quantizer), ("loss", loss)):
         if not isinstance(count, int) or count < 1:
             raise ConfigError(
-                f"{key}.{name}.combine_time_steps: {count!r}; expected a whole number of frames, 1 or more"
+                f"model.{name}.combine_time_steps: {count!r}; expected a whole number of frames, 1 or more"
             )
-    if steps["quantizer"] != steps["loss"]:
+    if quantizer != loss:
         raise ConfigError(
-            f"{key}.loss.combine_time_steps: {steps['loss']}, but {key}.quantizer.combine_time_steps is "
-            f"{steps['quantizer']}; both count the feature frames in one encoder frame"
+            f"model.loss.combine_time_steps: {loss}, but model.quantizer.combine_time_steps is {quantizer}; both count "
+            "the feature frames in one encoder frame"
         )
     pad_to = settings["preprocessor"].get("pad_to", 16)
-    if settings["mask_position"] == "pre_conv" and isinstance(pad_to, int) and (pad_to or 1) % steps["loss"]:
+    if settings["mask_position"] == "pre_conv" and isinstance(pad_to, int) and (pad_to or 1) % loss:
         raise ConfigError(
-            f"{key}.preprocessor.pad_to: {pad_to} is not a multiple of {key}.loss.combine_time_steps={steps['loss']}; "
-            f"set it to {steps['loss']}"
+            f"model.preprocessor.pad_to: {pad_to} is not a multiple of model.loss.combine_time_steps={loss}; set it to "
+            f"{loss}"
         )
-
-
-def _check_numerics(settings: Mapping[str, Any], key: str) -> None:
-    numerics = settings["numerics"]
-    if numerics not in ("exact", "fast"):
-        raise ConfigError(f"{key}.numerics: {numerics!r}; expected 'exact' or 'fast'")
-    for name in ("batch_norm_over_padding", "compile"):
-        if not isinstance(settings[name], bool):
-            raise ConfigError(f"{key}.{name}: {settings[name]!r}; expected true or false")
-    if not settings["batch_norm_over_padding"] and numerics == "exact":
-        raise ConfigError(f"{key}.batch_norm_over_padding: false needs {key}.numerics=fast")
-    if settings["compile"] and numerics == "fast":
-        raise ConfigError(f"{key}.compile: true needs {key}.numerics=exact; fast does not call the layers to compile")
 
 
 def _describe_subsampled_frames(nodes: dict[str, dict[str, Any]]) -> None:

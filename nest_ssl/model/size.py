@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from nest_ssl.errors import ConfigError
-from nest_ssl.model import (
-    AudioToMelSpectrogramPreprocessor,
-    ConformerEncoder,
-    MultiSoftmaxDecoder,
-    RandomBlockMasking,
-    RandomProjectionVectorQuantizer,
-)
+from nest_ssl.model.agreement import Node, all_options
 
-Node = Mapping[str, Any]
-_CLASSES = {
-    "preprocessor": AudioToMelSpectrogramPreprocessor,
-    "encoder": ConformerEncoder,
-    "decoder": MultiSoftmaxDecoder,
-    "quantizer": RandomProjectionVectorQuantizer,
-    "masking": RandomBlockMasking,
-}
 # NEST's sizes: of an absurd part, the key to blame is the one whose value from here makes it smallest.
 _ORDINARY = {
     "d_model": 512,
@@ -60,29 +45,27 @@ _HUGE = 10**15  # larger values count as this one, so that products fit a float
 _FLOAT, _DOUBLE = 4, 8  # bytes
 
 
-def check_size(settings: Node, key: str, most_bytes: int, whose: str) -> None:
+def check_size(settings: Node, most_bytes: int, whose: str) -> None:
     """Refuse a `model` node whose tensors take more than `most_bytes`; `whose` names this limit in the error."""
     nodes = {name: node for name, node in settings.items() if isinstance(node, Mapping)}
     for dotted, most in _MOST.items():
         part, _, name = dotted.partition(".")
         if _whole(nodes.get(part, {}).get(name)) > most:
-            raise ConfigError(f"{key}.{dotted}: {_shown(nodes[part][name])}; expected at most {most}")
-    sizes = {name: part_bytes(name, nodes[name]) for name in _CLASSES if name in nodes}
+            raise ConfigError(f"model.{dotted}: {_shown(nodes[part][name])}; expected at most {most}")
+    sizes = {name: part_bytes(name, nodes[name]) for name in _BYTES if name in nodes}
     total = sum(sizes.values())
     if total > most_bytes:
         part = max(sizes, key=lambda name: sizes[name])
         name = _to_blame(part, nodes[part])
         raise ConfigError(
-            f"{key}.{part}.{name}: {_shown(nodes[part].get(name))} asks for a model of {_readable(total)} "
+            f"model.{part}.{name}: {_shown(nodes[part].get(name))} asks for a model of {_readable(total)} "
             f"({total // _FLOAT:.3g} numbers); {whose} {_readable(most_bytes)}"
         )
 
 
 def part_bytes(part: str, node: Node) -> int:
     """Return the bytes of a part's tensors while it is built; the part itself refuses values that are no numbers."""
-    parameters = inspect.signature(_CLASSES[part]).parameters.values()
-    defaults = {parameter.name: parameter.default for parameter in parameters}
-    return _BYTES[part]({**defaults, **node})
+    return _BYTES[part](all_options(part, node))
 
 
 def _encoder_bytes(node: Node) -> int:

@@ -25,7 +25,6 @@ from nest_ssl.data.paths import is_generated, speech_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.model.agreement import check_agreement
 from nest_ssl.model.build import check_parts
-from nest_ssl.model.frame_rate import check_frame_rate
 from nest_ssl.shell import as_typed, hydra_value
 from nest_ssl.training.run_length import length_warnings
 
@@ -64,7 +63,6 @@ def check_model(cfg: DictConfig, command: Sequence[str]) -> Iterator[str]:
     """Check that the parts of the model agree, above all on the number of feature frames for each target."""
     settings: Any = OmegaConf.to_container(cfg.model)
     check_parts(settings)
-    check_frame_rate(settings)
     yield from check_agreement(settings)
 
 

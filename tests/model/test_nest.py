@@ -122,10 +122,10 @@ def test_samples_and_features_exclude_each_other():
     [
         ("model.encoder.d_modle=32", r"model.encoder.d_modle: .*did you mean 'd_model'"),
         ("model.mask_postion=pre_conv", r"model.mask_postion: .*did you mean 'mask_position'"),
-        ("model.mask_position=between", "expected 'pre_conv' or 'post_conv'"),
+        ("model.mask_position=between", "model.mask_position: is 'between'; expected one of pre_conv, post_conv"),
         ("model.encoder._target_=os.system", r"model.encoder._target_: 'os.system' is not a known class"),
-        ("model.numerics=sloppy", "model.numerics: 'sloppy'"),
-        ("model.compile=yes please", "model.compile: 'yes please'; expected true or false"),
+        ("model.numerics=sloppy", "model.numerics: is 'sloppy'; expected one of exact, fast"),
+        ("model.compile=yes please", "model.compile: is 'yes please'; expected true or false"),
         ("model.loss.combine_time_steps=4", "both count the feature frames"),
         ("model.preprocessor.pad_to=0", "not a multiple of model.loss.combine_time_steps=8"),
         ("model.preprocessor.pad_to=12", "not a multiple of model.loss.combine_time_steps=8"),

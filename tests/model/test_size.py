@@ -145,7 +145,7 @@ def test_no_value_crashes_the_check(key: str, value: Any, most: int) -> None:
     node = {**SETTINGS, part: {**SETTINGS[part], name: value}}
     message = ""
     try:
-        check_size(node, "model", most, "this machine has")
+        check_size(node, most, "this machine has")
     except ConfigError as error:
         message = str(error)
     assert "\n" not in message
@@ -154,4 +154,4 @@ def test_no_value_crashes_the_check(key: str, value: Any, most: int) -> None:
 def test_all_sizes_of_the_paper_are_accepted_on_a_common_machine() -> None:
     for size in ("small", "medium", "large", "xlarge"):
         config = OmegaConf.merge(OmegaConf.load(CONFIG), OmegaConf.load(CONFIG.parent / "size" / f"{size}.yaml"))
-        check_size(OmegaConf.to_container(config.model, resolve=True), "model", 4 * 10**9, "")  # type: ignore[arg-type]
+        check_size(OmegaConf.to_container(config.model, resolve=True), 4 * 10**9, "")  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
             experiment = plan_experiment(OmegaConf.to_container(cfg.exp_manager), cfg.get("trainer") or {})  # type: ignore[arg-type]
             folder, checkpoints = experiment.folder, experiment.settings.checkpoint_callback_params
     with _noted(problems, "model"):
-        check_size(settings, "model", facts.memory, "this machine has")
+        check_size(settings, facts.memory, "this machine has")
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
         list(check_model(cfg, ()))

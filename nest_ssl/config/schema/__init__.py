@@ -7,7 +7,7 @@ of optimizers and of Lightning's `Trainer` are declared by those classes' signat
 from nest_ssl.config.schema.data import DataSettings, LhotseSettings, LoaderSettings
 from nest_ssl.config.schema.experiment import CheckpointSettings, EarlyStoppingSettings, ExperimentSettings
 from nest_ssl.config.schema.kinds import TAR_FILES, WEIGHTED_PATHS, split_paths
-from nest_ssl.config.schema.node import Node, keys_of, read, read_value, settings_of, wrong
+from nest_ssl.config.schema.node import Node, check_values, keys_of, read, read_value, settings_of, wrong
 from nest_ssl.config.schema.run import (
     DATA_SETS,
     ModelSettings,
@@ -33,6 +33,7 @@ __all__ = [
     "OptimizerSettings",
     "RunSettings",
     "ScheduleSettings",
+    "check_values",
     "keys_of",
     "read",
     "read_value",
