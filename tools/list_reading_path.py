@@ -27,7 +27,7 @@ PAGE = ROOT / "docs" / "architecture.md"
 # Files that a run calls although the trained weights would be the same without them
 AROUND = (
     *("atomic", "compat", "folder_lock", "memory", "moved", "printable", "regular_file", "shell"),
-    *("checkpoint/config", "checkpoint/yaml_guard", "config/foreign_yaml", "config/schema/tree"),
+    *("checkpoint/config", "config/foreign_yaml", "config/schema/tree"),
     *("data/audio/opening", "data/problems"),
     *("data/inspection/", "model/agreement", "model/size"),
     *("training/advice", "training/callbacks/", "training/checks", "training/console", "training/experiment"),

@@ -1,13 +1,19 @@
 """Model files: `.nemo`, `.safetensors` and Lightning checkpoints, read safely and written atomically."""
 
 from nest_ssl.atomic import atomic_write
-from nest_ssl.checkpoint.files import convert
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint, load_lightning_model, nemo_checkpoint_types
 from nest_ssl.checkpoint.nemo import load_nemo, save_nemo, write_nemo
 from nest_ssl.checkpoint.pretrained import initialise_from_pretrained
-from nest_ssl.checkpoint.restore import pretrained_file, restore_config, restore_for_use, restore_model, save_model
+from nest_ssl.checkpoint.restore import (
+    convert,
+    pretrained_file,
+    restore_config,
+    restore_for_use,
+    restore_model,
+    save_model,
+)
 from nest_ssl.checkpoint.safetensors import load_safetensors, save_safetensors
-from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.checkpoint.weights import SavedModel
 
 __all__ = [
     "SavedModel",

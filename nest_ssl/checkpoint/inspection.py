@@ -12,6 +12,7 @@ import math
 import pickle
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import NoneType
 from typing import IO, Any, ClassVar
 
@@ -71,7 +72,7 @@ def inspect_torch_file(file: IO[bytes], more_names: Collection[str] = ()) -> Non
     if sizes.get(_PICKLE, 0) > LARGEST_PICKLE:
         raise Refused(f"its {_PICKLE} has {sizes[_PICKLE]} bytes; at most {LARGEST_PICKLE} are read")
     content = reader.get_record(_PICKLE)
-    value = _TorchInspector(content, sizes, more_names).load()
+    value = _Inspector(content, sizes, more_names).load()
     refuse_sprawl(value, most=_MOST_REPEATS * len(content))
 
 
@@ -95,79 +96,126 @@ def refuse_sprawl(value: Any, most: int) -> None:
         value, depth = waiting.pop()
         if isinstance(value, int) and value.bit_length() > LONGEST_INTEGER:
             raise Refused(f"it holds an integer of {value.bit_length()} bits; at most {LONGEST_INTEGER} are read")
-        if isinstance(value, str | bytes):
-            values += len(value) // _LONG_TEXT
         if isinstance(value, dict):
             value = [*value.keys(), *value.values()]
-        if isinstance(value, list | tuple | set | frozenset):
-            values += len(value)
-            if depth == DEEPEST:
-                raise Refused(f"its values are nested more than {DEEPEST} deep")
+        is_container = isinstance(value, list | tuple | set | frozenset)
+        if is_container and depth == DEEPEST:
+            raise Refused(f"its values are nested more than {DEEPEST} deep")
+        values += len(value) if is_container else len(value) // _LONG_TEXT if isinstance(value, str | bytes) else 0
         if values > most:
             raise Refused(f"it unfolds to more than {most} values")
-        if isinstance(value, list | tuple | set | frozenset):
+        if is_container:
             waiting.extend((item, depth + 1) for item in value)
 
 
+@dataclass(frozen=True)
 class _Named:
-    """The name of a class or function in a pickle; it is not imported."""
+    """A class or function that a pickle names; it is not imported."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    name: str
 
 
+@dataclass(frozen=True)
 class _Made:
-    """Stands for an object that a pickle builds."""
+    """Stands for the result of calling the class or function of this name, which is not called."""
+
+    name: str
 
 
-class _Tensor(_Made):
-    """A tensor whose storage is large enough."""
-
-
-class _Object(_Made):
-    """An object of a class in `more_names`, which accepts any attributes."""
-
-
-class _Storage(_Made):
+@dataclass(frozen=True)
+class _Storage:
     """The memory that tensors are views of; its size was compared with the bytes in the file."""
 
-    def __init__(self, count: int, element_bytes: int) -> None:
-        self.count = count
-        self.element_bytes = element_bytes
+    count: int
+    element_bytes: int
 
 
 class _Inspector(_Unpickler):
-    """Interprets a pickle of plain values; imports and calls nothing."""
+    """Interprets a pickle of plain values, and of tensors if `sizes` are given; imports and calls nothing.
 
-    names: Collection[str] = ()
+    `sizes` are those of the other members of the torch file, which hold the tensors' numbers. Objects of the classes
+    `more_names` can have any attributes.
+    """
+
     stack: list[Any]
 
-    def __init__(self, content: bytes) -> None:
+    def __init__(self, content: bytes, sizes: Mapping[str, int] | None = None, more_names: Collection[str] = ()):
         super().__init__(io.BytesIO(content))
+        self._sizes = sizes or {}
+        self._names = () if sizes is None else (*_NAMES, *more_names)
+        self._more_names = more_names
+        self._counts: dict[str, int] = {}  # bytes that storages claim, by member of the archive
+        self._may_claim = _MOST_CLAIMS * sum(self._sizes.values()) + _SMALL
+        self._may_encode = len(content)  # characters; more means that the same text is encoded repeatedly
 
     def find_class(self, module: str, name: str) -> _Named:
         full_name = python3_name(module, name)
-        if full_name not in self.names:
+        if full_name not in self._names:
             raise Refused(f"it holds {full_name}; only tensors and plain values are loaded")
         return _Named(full_name)
 
-    def persistent_load(self, pid: Any) -> Any:
+    def persistent_load(self, pid: Any) -> _Storage:
+        match pid:
+            case ("storage", _Named(name=kind), str(key), str(), int(count)) if kind in _ELEMENT_BYTES:
+                held, claimed = self._sizes.get(f"data/{key}", 0), count * _ELEMENT_BYTES[kind]
+                if not 0 <= claimed <= held:
+                    raise Refused(f"it claims {count} numbers where it holds {held} bytes")
+                if self._counts.setdefault(key, claimed) != claimed:
+                    raise Refused("it claims two sizes for the same numbers")  # torch uses the first
+                return _Storage(count, _ELEMENT_BYTES[kind])
         raise Refused("it refers to objects outside of it")
-
-    def made(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        return _Made()
 
     def _make(self) -> None:
         arguments, named = self.stack.pop(), self.stack[-1]
         if not isinstance(named, _Named) or not isinstance(arguments, tuple):
             raise Refused("it calls what is not a function")
-        self.stack[-1] = self.made(named.name, arguments)
+        self.stack[-1] = self._result(named.name, arguments)
+
+    def _result(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        if name in _ELEMENT_BYTES:
+            raise Refused(f"it makes a {name} of its own")
+        if name == _TABLE:
+            if arguments:  # their keys would be hashed unchecked
+                raise Refused("it makes a table of something else than its items")
+            return {}
+        if name == _ENCODE:
+            return self._encoded(*arguments)
+        if name == _REBUILD_TENSOR:
+            self._check_tensor(*arguments[:4])
+        if name == _PARAMETER and arguments[0] != _Made(_REBUILD_TENSOR):
+            raise Refused("it makes a parameter of what is not a tensor")
+        if name == _SIZE:
+            _check_size(*arguments)
+        return _Made(name)
+
+    def _encoded(self, text: Any, coding: Any) -> bytes:
+        if not isinstance(text, str) or coding not in ("latin1", "latin-1"):
+            raise Refused("it holds bytes in a coding of its own")  # some encodings double their input
+        self._may_encode -= len(text)
+        if self._may_encode < 0:
+            raise Refused("it holds the same bytes many times")
+        return text.encode("latin-1")
+
+    def _check_tensor(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
+        whole = (offset, *shape, *strides)
+        if not isinstance(storage, _Storage) or not all(isinstance(n, int) and n >= 0 for n in whole):
+            raise Refused(f"a tensor of shape {reprlib.repr(shape)} and strides {reprlib.repr(strides)} is none")
+        if len(shape) > _MOST_DIMENSIONS:
+            raise Refused(f"a tensor has {len(shape)} dimensions")
+        count = math.prod(shape)
+        end = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
+        if count and end > storage.count:
+            raise Refused(f"a tensor of shape {shape} needs {end} numbers where there are {storage.count}")
+        self._may_claim -= count * storage.element_bytes
+        if self._may_claim < 0:
+            raise Refused("its tensors claim many times the memory that the file holds")
 
     def _set_state(self) -> None:
         if not isinstance(self.stack.pop(), dict):  # pairs would become a table with unchecked keys
             raise Refused("it gives an object a state that is not a table")
-        if not isinstance(self.stack[-1], _Object | dict):  # a state could give a tensor another, larger storage
-            raise Refused("it changes what is not an object")
+        changed = self.stack[-1]
+        if not isinstance(changed, dict) and not (isinstance(changed, _Made) and changed.name in self._more_names):
+            raise Refused("it changes what is not an object")  # a state could give a tensor another, larger storage
 
     def _with_keys(self, load: Callable[[Any], None], keys: slice) -> None:
         _check_keys(self.stack[keys])
@@ -197,69 +245,6 @@ def _check_keys(keys: Iterable[Any]) -> None:
             raise Refused(f"it uses a value of type {kind} as a key; only text and numbers are keys")
         if isinstance(key, int) and key.bit_length() > _LONGEST_INTEGER_KEY:
             raise Refused(f"it uses an integer of {key.bit_length()} bits as a key")
-
-
-class _TorchInspector(_Inspector):
-    """Interprets the pickle of a torch file, whose other members hold the tensors' data."""
-
-    def __init__(self, content: bytes, sizes: Mapping[str, int], more_names: Collection[str]) -> None:
-        super().__init__(content)
-        self.names = {*_NAMES, *more_names}
-        self._sizes = sizes
-        self._counts: dict[str, int] = {}  # bytes that storages claim, by member of the archive
-        self._may_claim = _MOST_CLAIMS * sum(sizes.values()) + _SMALL
-        self._may_encode = len(content)  # characters; more means that the same text is encoded repeatedly
-
-    def persistent_load(self, pid: Any) -> _Storage:
-        match pid:
-            case ("storage", _Named(name=kind), str(key), str(), int(count)) if kind in _ELEMENT_BYTES:
-                held = self._sizes.get(f"data/{key}", 0)
-                if not 0 <= count * _ELEMENT_BYTES[kind] <= held:
-                    raise Refused(f"it claims {count} numbers where it holds {held} bytes")
-                if self._counts.setdefault(key, count * _ELEMENT_BYTES[kind]) != count * _ELEMENT_BYTES[kind]:
-                    raise Refused("it claims two sizes for the same numbers")  # torch uses the first
-                return _Storage(count, _ELEMENT_BYTES[kind])
-        raise Refused("it refers to objects outside of it")
-
-    def made(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        if name in _ELEMENT_BYTES:
-            raise Refused(f"it makes a {name} of its own")
-        if name == _TABLE:
-            if arguments:  # their keys would be hashed unchecked
-                raise Refused("it makes a table of something else than its items")
-            return {}
-        if name == _REBUILD_TENSOR:
-            self._check_tensor(*arguments[:4])
-            return _Tensor()
-        if name == _PARAMETER and not isinstance(arguments[0], _Tensor):
-            raise Refused("it makes a parameter of what is not a tensor")
-        if name == _ENCODE:
-            return self._encoded(*arguments)
-        if name == _SIZE:
-            _check_size(*arguments)
-        return _Made() if name in _NAMES else _Object()
-
-    def _encoded(self, text: Any, coding: Any) -> bytes:
-        if not isinstance(text, str) or coding not in ("latin1", "latin-1"):
-            raise Refused("it holds bytes in a coding of its own")  # some encodings double their input
-        self._may_encode -= len(text)
-        if self._may_encode < 0:
-            raise Refused("it holds the same bytes many times")
-        return text.encode("latin-1")
-
-    def _check_tensor(self, storage: Any, offset: Any, shape: Any, strides: Any) -> None:
-        whole = (offset, *shape, *strides)
-        if not isinstance(storage, _Storage) or not all(isinstance(n, int) and n >= 0 for n in whole):
-            raise Refused(f"a tensor of shape {reprlib.repr(shape)} and strides {reprlib.repr(strides)} is none")
-        if len(shape) > _MOST_DIMENSIONS:
-            raise Refused(f"a tensor has {len(shape)} dimensions")
-        count = math.prod(shape)
-        end = offset + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) + 1
-        if count and end > storage.count:
-            raise Refused(f"a tensor of shape {shape} needs {end} numbers where there are {storage.count}")
-        self._may_claim -= count * storage.element_bytes
-        if self._may_claim < 0:
-            raise Refused("its tensors claim many times the memory that the file holds")
 
 
 def _check_size(sizes: Any) -> None:

@@ -10,8 +10,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint.config import config_of_values
-from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
-from nest_ssl.checkpoint.saved_model import SavedModel
+from nest_ssl.checkpoint.weights import SavedModel, checked_state_dict, load_tensors, reading
 from nest_ssl.compat import pickled_content
 from nest_ssl.errors import CheckpointError
 

@@ -11,6 +11,9 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig
 from torch import nn
 
+from nest_ssl.checkpoint.lightning import load_lightning_model
+from nest_ssl.checkpoint.pretrained import initialise_from_pretrained
+from nest_ssl.checkpoint.restore import pretrained_file, restore_config, restore_model, save_model
 from nest_ssl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,15 +27,11 @@ class ModelFiles(nn.Module):
 
     def maybe_init_from_pretrained_checkpoint(self, cfg: DictConfig) -> None:
         """Load the weights that an `init_from_*` key of the whole configuration names, if any."""
-        from nest_ssl.checkpoint import initialise_from_pretrained
-
         initialise_from_pretrained(self, cfg)
 
     @rank_zero_only
     def save_to(self, save_path: Path | str) -> None:
         """Write configuration and weights to a `.nemo` archive, which NeMo restores too, or a `.safetensors` file."""
-        from nest_ssl.checkpoint import save_model
-
         save_model(self, save_path)
 
     @classmethod
@@ -50,8 +49,6 @@ class ModelFiles(nn.Module):
         `override_config_path` replaces the whole configuration. The model is in training mode, on `map_location`, by
         default a GPU if there is one; data loaders are created when training starts.
         """
-        from nest_ssl.checkpoint import restore_config, restore_model
-
         if return_config:
             return restore_config(restore_path, override_config_path)
         return restore_model(partial(cls, trainer=trainer), restore_path, override_config_path, map_location, strict)
@@ -73,8 +70,6 @@ class ModelFiles(nn.Module):
         Lightning's own method would trust the file about the size of the model. Only tensors and plain values are
         read, so `weights_only=False` is an error, and so is `hparams_file`.
         """
-        from nest_ssl.checkpoint import load_lightning_model, restore_model
-
         if weights_only is False:
             raise ConfigError("weights_only: False would run code from the file; leave it out")
         if hparams_file is not None:
@@ -96,7 +91,5 @@ class ModelFiles(nn.Module):
         trainer: Trainer | None = None,
     ) -> Any:
         """Call `restore_from` on a local file; models are not downloaded by name."""
-        from nest_ssl.checkpoint import pretrained_file
-
         path = pretrained_file(model_name)
         return cls.restore_from(path, override_config_path, map_location, strict, return_config, trainer)

@@ -19,8 +19,7 @@ from omegaconf import DictConfig
 
 from nest_ssl.atomic import atomic_write, open_streaming
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, config_text, parse_config
-from nest_ssl.checkpoint.safe_load import checked_state_dict, load_tensors, reading
-from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
+from nest_ssl.checkpoint.weights import SavableModel, SavedModel, checked_state_dict, load_tensors, reading
 from nest_ssl.errors import CheckpointError, one_line
 from nest_ssl.regular_file import open_regular
 

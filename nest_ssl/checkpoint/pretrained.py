@@ -11,8 +11,8 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from nest_ssl.checkpoint.files import read_model
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint
+from nest_ssl.checkpoint.restore import read_model
 from nest_ssl.checkpoint.weights import refuse_unusable_weights
 from nest_ssl.errors import CheckpointError, ConfigError, refuse_unknown
 

@@ -1,4 +1,7 @@
-"""`save_to` and `restore_from`: write a model to a file and load it again, as in NeMo, without trusting the file."""
+"""Model files of every format, by suffix: read, written, converted, and restored as models, as in NeMo.
+
+`.nemo` and `.safetensors` are read and written, Lightning's `.ckpt` is only read. No file is trusted.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from nest_ssl.checkpoint.config import LARGEST_CONFIG, parse_config, refuse_evaluation
-from nest_ssl.checkpoint.files import read_config, read_model, refuse_other_class, usable_config, write_model
-from nest_ssl.checkpoint.safe_load import reading
-from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
-from nest_ssl.checkpoint.weights import refuse_unusable_weights
+from nest_ssl.checkpoint.config import LARGEST_CONFIG, NEMO_CLASS, parse_config, refuse_evaluation, resolved
+from nest_ssl.checkpoint.lightning import load_lightning_model
+from nest_ssl.checkpoint.nemo import load_nemo, load_nemo_config, write_nemo
+from nest_ssl.checkpoint.safetensors import load_safetensors, load_safetensors_config, write_safetensors
+from nest_ssl.checkpoint.weights import SavableModel, SavedModel, reading, refuse_unusable_weights
 from nest_ssl.compat import root_config
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.model.build import MODEL_KEYS
@@ -30,6 +33,62 @@ _LARGER_THAN_WEIGHTS = 4
 _SMALL_MODEL = 256 * 2**20  # bytes that any model may have
 Override = Path | str | DictConfig | None
 Model = TypeVar("Model", bound=nn.Module)
+READERS: dict[str, Callable[[Path], SavedModel]] = {
+    ".nemo": load_nemo,
+    ".safetensors": load_safetensors,
+    ".ckpt": load_lightning_model,
+}
+WRITERS: dict[str, Callable[[SavedModel, Path], None]] = {".nemo": write_nemo, ".safetensors": write_safetensors}
+
+
+def read_model(path: Path) -> SavedModel:
+    """Read the model in a file; a file with another suffix is read as a `.nemo` archive."""
+    return READERS.get(path.suffix.lower(), load_nemo)(path)
+
+
+def read_config(path: Path) -> DictConfig:
+    """Read the configuration in a file, without reading the weights if the format allows it."""
+    suffix = path.suffix.lower()
+    if suffix == ".safetensors":
+        return load_safetensors_config(path)
+    return load_lightning_model(path).config if suffix == ".ckpt" else load_nemo_config(path)
+
+
+def write_model(saved: SavedModel, path: Path) -> None:
+    """Write a model in the format of the file's suffix; `.nemo` for other suffixes."""
+    WRITERS.get(path.suffix.lower(), write_nemo)(saved, path)
+
+
+def convert(source: Path, target: Path) -> None:
+    """Convert a model file into the format of the suffix of `target`; configuration and weights stay the same."""
+    for path, known in ((source, READERS), (target, WRITERS)):
+        if path.suffix.lower() not in known:
+            raise CheckpointError(f"{path}: its suffix names no format here; expected {' or '.join(known)}")
+    if source.resolve() == target.resolve():
+        raise CheckpointError(f"{target}: is the source itself; give the result another name")
+    saved = read_model(source)
+    write_model(SavedModel(usable_config(saved.config, source), saved.state_dict), target)
+
+
+def usable_config(config: DictConfig, origin: Path | str) -> DictConfig:
+    """Return the configuration with its references resolved; refuse an empty one and one of another class of model."""
+    if not config:
+        raise CheckpointError(
+            f"{origin}: has weights but no configuration of the model; use the .nemo archive that they came from, or "
+            "restore_from with an override_config_path"
+        )
+    refuse_other_class(config, origin)
+    return resolved(config, origin)
+
+
+def refuse_other_class(config: DictConfig, origin: Path | str) -> None:
+    """Refuse the configuration of another class of model; one that names no class is accepted, as in NeMo."""
+    plain: Any = OmegaConf.to_container(config, resolve=False)
+    target = plain.get("target", NEMO_CLASS)
+    if target != NEMO_CLASS:
+        raise CheckpointError(
+            f"{origin}: holds a {one_line(target)}; only {NEMO_CLASS.rpartition('.')[2]} can be restored here"
+        )
 
 
 def save_model(model: SavableModel, path: Path | str) -> None:
@@ -76,10 +135,12 @@ def restore_model(
 
 def restore_for_use(path: Path | str, map_location: torch.device | str | None = None) -> Nest:
     """Load the model in a file for inference: in evaluation mode, not compiled (new lengths would recompile it)."""
-    config = restore_config(path)
-    with open_dict(config):
-        config.compile = False
-    return restore_model(_build_nest, path, config, map_location).eval()
+
+    def build(config: DictConfig) -> Nest:
+        settings: Any = OmegaConf.to_container(config)
+        return Nest({**settings, "compile": False})
+
+    return restore_model(build, path, map_location=map_location).eval()
 
 
 def refuse_larger_model(config: DictConfig, weights: Mapping[str, Tensor]) -> None:
@@ -95,11 +156,6 @@ def pretrained_file(name: Path | str) -> Path:
     if not path.is_file():
         raise CheckpointError(f"{str(name)!r}: is not a file, and models are not downloaded; get it and give its path")
     return path
-
-
-def _build_nest(config: DictConfig) -> Nest:
-    settings: Any = OmegaConf.to_container(config, resolve=True)
-    return Nest(settings)
 
 
 def _chosen_config(stored: DictConfig, path: Path, override: Override) -> DictConfig:

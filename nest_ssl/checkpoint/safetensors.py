@@ -14,8 +14,7 @@ from torch import Tensor
 from nest_ssl.atomic import atomic_write
 from nest_ssl.checkpoint.config import config_text, parse_config
 from nest_ssl.checkpoint.nemo import CONFIG_NAME
-from nest_ssl.checkpoint.safe_load import reading
-from nest_ssl.checkpoint.saved_model import SavableModel, SavedModel
+from nest_ssl.checkpoint.weights import SavableModel, SavedModel, reading
 
 
 def save_safetensors(model: SavableModel, path: Path | str) -> None:

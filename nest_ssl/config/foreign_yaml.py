@@ -17,8 +17,7 @@ from typing import Any
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.checkpoint.config import LARGEST_CONFIG, refuse_growth
-from nest_ssl.checkpoint.yaml_guard import MOST_VALUES, why_hostile
+from nest_ssl.checkpoint.config import LARGEST_CONFIG, MOST_VALUES, refuse_growth, why_hostile
 from nest_ssl.compat import (
     hydra_file_name,
     hydra_file_source,

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nest_ssl.checkpoint import SavedModel, convert, load_nemo
-from nest_ssl.checkpoint.files import read_config, read_model, write_model
+from nest_ssl.checkpoint.restore import read_config, read_model, write_model
 from nest_ssl.errors import CheckpointError
 
 NEST = "nemo.collections.asr.models.ssl_models.EncDecDenoiseMaskedTokenPredModel"

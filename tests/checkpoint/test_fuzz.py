@@ -18,8 +18,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint import SavedModel
 from nest_ssl.checkpoint.config import parse_config, resolved
-from nest_ssl.checkpoint.files import read_model, usable_config, write_model
 from nest_ssl.checkpoint.inspection import Refused, load_plain
+from nest_ssl.checkpoint.restore import read_model, usable_config, write_model
 from nest_ssl.errors import CheckpointError
 from tests.waiting import PATIENCE
 
@@ -146,7 +146,7 @@ yaml_like = st.text(st.sampled_from("ab:-[]{}'\"\n\t ,&*!#|>%@`?<=.$0123456789eE
 @settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_any_yaml_is_read_or_refused(changes: list[Edit], text: str, tmp_path: Path) -> None:
     (path := tmp_path / "x.yaml").touch()
-    from nest_ssl.checkpoint.safe_load import reading
+    from nest_ssl.checkpoint.weights import reading
 
     def read(content: bytes | str) -> None:
         with reading(path, "a configuration"):

@@ -11,7 +11,7 @@ import nest_ssl
 PACKAGE = Path(nest_ssl.__file__).parent
 # Functions that make objects from bytes, by the last part of their names, and the files that may call them.
 ALLOWED: dict[str, set[str]] = {
-    "torch.load": {"checkpoint/safe_load.py"},
+    "torch.load": {"checkpoint/weights.py"},
     "torch.jit.load": set(),
     "torch.package": set(),
     "torch.hub": set(),

@@ -17,7 +17,7 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 from nest_ssl.checkpoint import convert, load_lightning_checkpoint, load_nemo, load_safetensors, restore_config
-from nest_ssl.checkpoint.files import read_config, read_model
+from nest_ssl.checkpoint.restore import read_config, read_model
 from nest_ssl.errors import NestError
 from nest_ssl.training.checkpointing.checkpoint_files import _damage
 readers = {

@@ -12,8 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Loaded by a run that writes checkpoints of one format: the readers of all formats, and what declares keys and values
 NOT_CALLED = {
-    *(f"checkpoint/{name}.py" for name in ("files", "inspection", "lightning", "nemo", "restore", "safe_load")),
-    *(f"checkpoint/{name}.py" for name in ("safetensors", "saved_model", "weights")),
+    *(f"checkpoint/{name}.py" for name in ("inspection", "lightning", "nemo", "restore", "safetensors", "weights")),
     *(f"config/schema/{name}.py" for name in ("experiment", "run")),
     *("data/audio/silence.py", "data/loading/stream.py", "training/checkpointing/accumulation.py"),
 }

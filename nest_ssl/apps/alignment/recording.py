@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nest_ssl.apps.alignment.recorder import FORMAT
 from nest_ssl.checkpoint.inspection import LARGEST_PICKLE, load_plain
-from nest_ssl.checkpoint.safe_load import load_tensors, reading
+from nest_ssl.checkpoint.weights import load_tensors, reading
 from nest_ssl.errors import CheckpointError, one_line
 from nest_ssl.regular_file import open_regular
 

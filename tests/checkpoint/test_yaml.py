@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from nest_ssl.checkpoint.config import parse_config
-from nest_ssl.checkpoint.yaml_guard import why_hostile
+from nest_ssl.checkpoint.config import parse_config, why_hostile
 from nest_ssl.errors import CheckpointError
 
 ODD = {
