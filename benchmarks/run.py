@@ -153,7 +153,7 @@ def _environment() -> dict[str, str]:
 def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
     """Return the machine, the versions and the options that the numbers depend on."""
     return {
-        "processor": processor()[0],
+        "processor": processor(),
         "cores": str(os.cpu_count()),
         "system": platform.system(),
         "python": platform.python_version(),

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        """The machine that this process runs on."""
+        """Return the machine that this process runs on."""
         cuda_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
         return cls(
             cuda_devices=cuda_devices,
@@ -58,29 +58,52 @@ class Adjustment:
     reason: str
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The devices of the trainer, after the adjustments found so far."""
-
-    gpu: bool
-    processes: int  # on this machine and all others together
-
-
 def adjust(cfg: DictConfig, machine: Machine) -> list[Adjustment]:
-    """Everything in a configuration that would fail, or do harm, on this machine."""
-    trainer = cfg.get("trainer") or {}
-    device_changes, plan = _settle_devices(trainer, machine)
-    changes = [
-        *device_changes,
-        *_settle_strategy(trainer, machine, plan),
-        *_settle_precision(trainer, machine, plan),
-        *_settle_pinned_memory(cfg, plan),
-    ]
+    """Return everything in a configuration that would fail, or do harm, on this machine."""
+    changes = [Adjustment(key, OmegaConf.select(cfg, key), new, reason) for key, new, reason in _needed(cfg, machine)]
     return [change for change in changes if change.old != change.new]
 
 
+def _needed(cfg: DictConfig, machine: Machine) -> Iterator[tuple[str, Any, str]]:
+    """Yield the keys that this machine decides, their values here, and the reasons."""
+    trainer: Any = cfg.get("trainer") or {}
+    accelerator = str(trainer.get("accelerator") or "auto")
+    devices = trainer.get("devices", "auto")
+    other = accelerator not in ("auto", "cpu", "gpu", "cuda", "mps")  # such as a TPU
+    gpu = other or (accelerator in ("auto", "gpu", "cuda") and machine.cuda_devices > 0)
+    if gpu:
+        count = device_count(devices, machine.cuda_devices)
+    else:
+        count = int(devices) if accelerator in ("auto", "cpu") and _is_count(devices) else 1
+        if accelerator != "cpu" and (accelerator != "auto" or machine.mps):  # `auto` means the CPU already
+            yield "trainer.accelerator", "cpu", _NO_FLOAT64 if machine.mps and accelerator != "cuda" else _NO_GPU
+        if devices not in (None, "auto"):
+            yield "trainer.devices", count, "without a GPU, one process trains on all cores"
+    processes = count * int(trainer.get("num_nodes") or 1)  # on all machines together
+
+    strategy = trainer.get("strategy") or "auto"
+    distributed = str(strategy).startswith("ddp")
+    if (distributed or strategy == FSDP) and processes == 1:
+        yield "trainer.strategy", "auto", "one process has nobody to share with"
+    elif machine.windows and gpu and processes > 1 and (distributed or strategy == "auto"):
+        yield "trainer.strategy", GLOO_DDP, "Windows has no NCCL"
+    if trainer.get("sync_batchnorm") and (processes == 1 or not gpu):
+        reason = "one process has all statistics" if processes == 1 else "PyTorch has it for GPUs only"
+        yield "trainer.sync_batchnorm", False, reason
+
+    precision = str(trainer.get("precision"))
+    if precision.startswith("bf16") and not machine.bf16:
+        yield "trainer.precision", "16-mixed" if gpu else 32, "this hardware does not multiply bfloat16"
+    elif precision.startswith("16") and not gpu:
+        yield "trainer.precision", 32, "half precision is for GPUs"
+
+    for key in (f"{node}.pin_memory" for node in _DATASETS):
+        if not gpu and OmegaConf.select(cfg, key):
+            yield key, False, "it speeds up copies to a GPU only"
+
+
 def fit_to_machine(cfg: DictConfig, machine: Machine) -> list[Adjustment]:
-    """Make all adjustments in the configuration, each with a line saying what and why."""
+    """Make all adjustments in the configuration, and log each with its reason."""
     adjustments = adjust(cfg, machine)
     apply(cfg, adjustments)
     for line in describe(adjustments):
@@ -95,59 +118,11 @@ def apply(cfg: DictConfig, adjustments: Iterable[Adjustment]) -> None:
 
 
 def describe(adjustments: Iterable[Adjustment]) -> list[str]:
-    """One line for each thing changed; keys that change alike for the same reason share it."""
+    """Return one line for each change; keys that change alike for the same reason share it."""
     lines: dict[tuple[str, str], list[str]] = {}
     for change in adjustments:
         lines.setdefault((f"{_yaml(change.old)} -> {_yaml(change.new)}", change.reason), []).append(change.key)
     return [f"{', '.join(keys)}: {change} ({reason})" for (change, reason), keys in lines.items()]
-
-
-def _settle_devices(trainer: Any, machine: Machine) -> tuple[list[Adjustment], _Plan]:
-    asked = str(trainer.get("accelerator") or "auto")
-    devices = trainer.get("devices", "auto")
-    nodes = int(trainer.get("num_nodes") or 1)
-    usable = asked in ("auto", "gpu", "cuda") and machine.cuda_devices > 0
-    if usable or asked not in ("auto", "cpu", "gpu", "cuda", "mps"):
-        return [], _Plan(gpu=True, processes=device_count(devices, machine.cuda_devices) * nodes)
-
-    changes = []
-    if asked != "cpu" and (asked != "auto" or machine.mps):  # `auto` without any GPU means the CPU already
-        reason = _NO_FLOAT64 if machine.mps and asked != "cuda" else _NO_GPU
-        changes.append(Adjustment("trainer.accelerator", asked, "cpu", reason))
-    count = int(devices) if asked in ("auto", "cpu") and _is_count(devices) else 1
-    if devices not in (None, "auto"):
-        changes.append(Adjustment("trainer.devices", devices, count, "without a GPU, one process trains on all cores"))
-    return changes, _Plan(gpu=False, processes=count * nodes)
-
-
-def _settle_strategy(trainer: Any, machine: Machine, plan: _Plan) -> list[Adjustment]:
-    strategy = trainer.get("strategy") or "auto"
-    changes = []
-    distributed = str(strategy).startswith("ddp")
-    if (distributed or strategy == FSDP) and plan.processes == 1:
-        changes.append(Adjustment("trainer.strategy", strategy, "auto", "one process has nobody to share with"))
-    elif machine.windows and plan.gpu and plan.processes > 1 and (distributed or strategy == "auto"):
-        changes.append(Adjustment("trainer.strategy", strategy, GLOO_DDP, "Windows has no NCCL"))
-    if trainer.get("sync_batchnorm") and (plan.processes == 1 or not plan.gpu):
-        reason = "one process has all statistics" if plan.processes == 1 else "PyTorch has it for GPUs only"
-        changes.append(Adjustment("trainer.sync_batchnorm", True, False, reason))
-    return changes
-
-
-def _settle_precision(trainer: Any, machine: Machine, plan: _Plan) -> list[Adjustment]:
-    precision = trainer.get("precision")
-    name = str(precision)
-    if name.startswith("bf16") and not machine.bf16:
-        new = "16-mixed" if plan.gpu else 32
-        return [Adjustment("trainer.precision", precision, new, "this hardware does not multiply bfloat16")]
-    if name.startswith("16") and not plan.gpu:
-        return [Adjustment("trainer.precision", precision, 32, "half precision is for GPUs")]
-    return []
-
-
-def _settle_pinned_memory(cfg: DictConfig, plan: _Plan) -> list[Adjustment]:
-    keys = [f"{node}.pin_memory" for node in _DATASETS if OmegaConf.select(cfg, f"{node}.pin_memory")]
-    return [] if plan.gpu else [Adjustment(key, True, False, "it speeds up copies to a GPU only") for key in keys]
 
 
 def _is_count(devices: Any) -> bool:
@@ -155,7 +130,7 @@ def _is_count(devices: Any) -> bool:
 
 
 def device_count(devices: Any, there: int) -> int:
-    """How many GPUs Lightning would take: a count, -1 for all, or a list of indices (also `0,1`)."""
+    """Return how many GPUs Lightning would use: a count, -1 for all, or a list of indices (also `0,1`)."""
     if isinstance(devices, str) and "," in devices:
         return len([index for index in devices.split(",") if index.strip()])
     if devices in (None, "auto", -1, "-1"):
@@ -168,14 +143,9 @@ def _yaml(value: Any) -> str:
     return OmegaConf.to_yaml(OmegaConf.create({"v": value})).removeprefix("v: ").strip().replace("\n", " ")
 
 
-def processor() -> tuple[str, set[str]]:
-    """The CPU's model and its instruction sets, where the system tells."""
-    name, flags = platform.processor() or platform.machine(), set[str]()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = (part.strip() for part in line.partition(":"))
-            if key == "model name":
-                name = value
-            elif key in ("flags", "Features"):
-                flags = set(value.split())
-    return name, flags
+def processor() -> str:
+    """Return the CPU's model, as far as the system tells it."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return platform.processor() or platform.machine()

@@ -79,7 +79,7 @@ class Facts:
             gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
             nvidia_card=_nvidia_card(),
             mps=machine.mps,
-            cpu=processor()[0],
+            cpu=processor(),
             vector_kernels=torch.backends.cpu.get_cpu_capability(),
             bf16=machine.bf16,
             cores=cores,

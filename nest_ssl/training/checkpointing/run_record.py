@@ -133,7 +133,7 @@ def machine_of(trainer: Trainer) -> dict[str, Any]:
     facts: dict[str, Any] = {"torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}"}
     if device.type == "cuda":
         return {**facts, "device": torch.cuda.get_device_name(device)}
-    return {**facts, "device": processor()[0], "threads": torch.get_num_threads()}
+    return {**facts, "device": processor(), "threads": torch.get_num_threads()}
 
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
