@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from nest_ssl.apps.reference.class_options import Option
-from nest_ssl.apps.reference.nodes import TRAINER, Schema
+from nest_ssl.apps.reference.options import TRAINER, Option, Schema
 from nest_ssl.config import schema as schema_package
 from nest_ssl.errors import NestError
 
 FOLDER = Path(schema_package.__file__).parent / "words"
 FILES = ("run", "model", "data", "optim", "experiment")  # the order of the pages
-_SECTION_KEYS = {"node", "title", "sub", "en", "zh", "keys", "groups"}
-_ROW_KEYS = {"keys", "en", "zh", "nemo", "type", "default", "same_as"}
 
 Language = Literal["en", "zh"]
 Words = Mapping[Language, str]
@@ -28,15 +25,15 @@ Words = Mapping[Language, str]
 class Row:
     """One key, or several that share a sentence; `type` and `default` are set only if the code does not declare them.
 
-    `code` is what the code says of the default that the words are for: they are looked at again when it changes.
+    `default["code"]` is what the code says of the default that the words are for: they are looked at again when it
+    changes.
     """
 
     keys: tuple[str, ...]
     meaning: Words
     nemo: Words | None = None  # how it differs
     type: str | None = None
-    default: Words | None = None
-    code: str | None = None
+    default: Mapping[str, str] | None = None
     same_as: str | None = None  # the node where the keys are described
 
 
@@ -52,13 +49,27 @@ class ReferenceSection:
     sub: bool
 
 
-def read_sections(folder: Path = FOLDER) -> list[ReferenceSection]:
+def read_sections() -> list[ReferenceSection]:
     """Return all sections in the order of the pages."""
-    return [
-        _section(entry, f"{name}.yaml")
-        for name in FILES
-        for entry in yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
-    ]
+    texts = ((FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in FILES)
+    return [_section(**entry) for text in texts for entry in yaml.safe_load(text)]
+
+
+def _section(
+    node: str,
+    title: Words,
+    en: str = "",
+    zh: str = "",
+    keys: Mapping[str, Mapping[str, Any]] | None = None,
+    groups: Sequence[Mapping[str, Any]] = (),
+    sub: bool = False,
+) -> ReferenceSection:
+    rows = [_row(keys=[key], **row) for key, row in (keys or {}).items()] + [_row(**row) for row in groups]
+    return ReferenceSection(node, title, {"en": en, "zh": zh} if en else None, tuple(rows), bool(groups), sub)
+
+
+def _row(keys: Sequence[str], en: str, zh: str, **more: Any) -> Row:
+    return Row(tuple(keys), {"en": en, "zh": zh}, **more)
 
 
 def check(sections: Sequence[ReferenceSection], schema: Schema) -> None:
@@ -95,54 +106,8 @@ def problems(sections: Sequence[ReferenceSection], schema: Schema) -> Iterator[s
 def _row_problems(dotted: str, key: str, row: Row, option: Option, schema: Schema) -> Iterator[str]:
     if row.type is not None and option.type is not None:
         yield f"{dotted}: has a type in the description, but the code says {option.type}"
-    if row.code is not None and row.code != option.default:
-        yield f"{dotted}: its default is described for {row.code!r}, but the code says {option.default!r}"
+    if row.default is not None and str(row.default["code"]) != option.default:
+        code = str(row.default["code"])
+        yield f"{dotted}: its default is described for {code!r}, but the code says {option.default!r}"
     if row.same_as is not None and option != schema[row.same_as].get(key):
         yield f"{dotted}: is not the same as {row.same_as}.{key}"
-
-
-def _section(entry: dict[str, Any], file: str) -> ReferenceSection:
-    where = f"{file}: {entry.get('node')}"
-    _refuse_unknown(entry, _SECTION_KEYS, where)
-    rows = [
-        *(_row({"keys": [key], **row}, f"{where}.{key}") for key, row in entry.get("keys", {}).items()),
-        *(_row(row, f"{where}.{row['keys'][0]}") for row in entry.get("groups", [])),
-    ]
-    return ReferenceSection(
-        node=entry["node"],
-        title=_nested(entry, "title", where),
-        intro=_words(entry, where) if "en" in entry or "zh" in entry else None,
-        rows=tuple(rows),
-        grouped="groups" in entry,
-        sub=entry.get("sub", False),
-    )
-
-
-def _row(entry: dict[str, Any], where: str) -> Row:
-    _refuse_unknown(entry, _ROW_KEYS, where)
-    default = entry.get("default")
-    return Row(
-        keys=tuple(entry["keys"]),
-        meaning=_words(entry, where),
-        nemo=_nested(entry, "nemo", where) if "nemo" in entry else None,
-        type=entry.get("type"),
-        default=None if default is None else _nested(entry, "default", where, also=["code"]),
-        code=None if default is None else str(default["code"]),
-        same_as=entry.get("same_as"),
-    )
-
-
-def _nested(entry: Mapping[str, Any], name: str, where: str, also: Iterable[str] = ()) -> Words:
-    _refuse_unknown(entry[name], {"en", "zh", *also}, f"{where}.{name}")
-    return _words(entry[name], f"{where}.{name}")
-
-
-def _words(entry: Mapping[str, Any], where: str) -> Words:
-    if not all(isinstance(entry.get(language), str) and entry[language].strip() for language in ("en", "zh")):
-        raise NestError(f"{where}: needs words in English (en) and Chinese (zh)")
-    return {"en": entry["en"], "zh": entry["zh"]}
-
-
-def _refuse_unknown(entry: Mapping[str, Any], known: set[str], where: str) -> None:
-    for name in entry.keys() - known:
-        raise NestError(f"{where}: has {name!r}; expected {', '.join(sorted(known))}")

@@ -9,17 +9,18 @@ from typing import Any
 
 import yaml
 
-from nest_ssl.apps.reference.class_options import REQUIRED, Option
 from nest_ssl.apps.reference.descriptions import Language, ReferenceSection
-from nest_ssl.apps.reference.nodes import (
+from nest_ssl.apps.reference.options import (
     AUGMENTOR,
     DATASET,
     LHOTSE,
     OPTIMIZER,
+    REQUIRED,
     SCHEDULER,
     TOP_LEVEL,
     TRAINER,
     WEIGHTS,
+    Option,
     Schema,
     target_paths,
 )

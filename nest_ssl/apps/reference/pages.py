@@ -10,18 +10,20 @@ from pathlib import Path
 
 import yaml
 
-from nest_ssl.apps.reference.class_options import REQUIRED, as_yaml, same_value
 from nest_ssl.apps.reference.descriptions import Language, ReferenceSection, Row, check, read_sections
 from nest_ssl.apps.reference.json_schema import render_json_schema
-from nest_ssl.apps.reference.nodes import (
+from nest_ssl.apps.reference.options import (
     DATASET,
     OPTIMIZER_NAMES,
+    REQUIRED,
     SCHEDULER_NAMES,
     TOP_LEVEL,
     TRAINER,
     Schema,
+    as_yaml,
     in_preset,
     read_schema,
+    same_value,
     target_paths,
 )
 from nest_ssl.atomic import atomic_write

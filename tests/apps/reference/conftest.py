@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from nest_ssl.apps.reference.descriptions import ReferenceSection, read_sections
-from nest_ssl.apps.reference.nodes import Schema, read_schema
+from nest_ssl.apps.reference.options import Schema, read_schema
 
 
 @pytest.fixture(scope="session")

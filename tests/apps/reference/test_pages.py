@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from nest_ssl.apps.reference.class_options import Option
 from nest_ssl.apps.reference.descriptions import ReferenceSection, check, problems
-from nest_ssl.apps.reference.nodes import OPTIMIZER_NAMES, SCHEDULER_NAMES, Schema
+from nest_ssl.apps.reference.options import OPTIMIZER_NAMES, SCHEDULER_NAMES, Option, Schema
 from nest_ssl.apps.reference.pages import JSON_SCHEMAS, PAGES, render, render_pages
 from nest_ssl.config.targets import TARGETS
 from nest_ssl.errors import NestError

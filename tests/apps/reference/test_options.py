@@ -1,18 +1,34 @@
-"""The reference has exactly the keys that `config/schema/tree.py` accepts."""
+"""The reference has exactly the keys that `config/schema/tree.py` accepts, with types and defaults as YAML."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from torch import Tensor
 
 import nest_ssl.training
 from nest_ssl.apps.alignment.recorder import RecorderOptions
 from nest_ssl.apps.reference.descriptions import ReferenceSection
-from nest_ssl.apps.reference.nodes import AUGMENTOR, DATASET, LHOTSE, TOP_LEVEL, TRAINER, Schema, preset
+from nest_ssl.apps.reference.options import (
+    AUGMENTOR,
+    DATASET,
+    LHOTSE,
+    REQUIRED,
+    TOP_LEVEL,
+    TRAINER,
+    Option,
+    Schema,
+    as_yaml,
+    of_class,
+    preset,
+    type_text,
+    united,
+)
 from nest_ssl.config.schema import RunSettings
 from nest_ssl.config.schema.node import settings_of
 from nest_ssl.config.schema.tree import check_keys, known_keys
@@ -88,3 +104,61 @@ def test_recordings_have_the_same_keys_and_defaults_where_nemo_runs() -> None:
     for field in dataclasses.fields(RecorderOptions):
         assert field.name in declared
         assert field.default in (dataclasses.MISSING, declared[field.name].default), field.name
+
+
+class Base:
+    def __init__(self, rate: float = 0.5, **shared: Any) -> None: ...
+
+
+class Example(Base):
+    def __init__(self, size: int, mode: Literal["a", "b"] = "a", limit: float | None = None, rate: float = 1.0) -> None:
+        super().__init__(rate)
+
+
+def test_arguments_of_a_class() -> None:
+    assert of_class(Example) == {
+        "size": Option("int", REQUIRED),
+        "mode": Option("a | b", "a"),
+        "limit": Option("float | null", "null"),
+        "rate": Option("float", "1.0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("hint", "text"),
+    [
+        (bool, "bool"),
+        (int | None, "int | null"),
+        (Sequence[int] | Sequence[Sequence[int]] | None, "list | null"),
+        (Literal["causal"] | Sequence[int], "causal | list"),
+        (float | Tensor, "float"),
+        (dict[str, Any], "mapping"),
+        (Any, None),
+        (type(None), "null"),
+    ],
+    ids=str,
+)
+def test_types_are_told_in_words_of_a_configuration(hint: Any, text: str | None) -> None:
+    assert type_text(hint) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), ((0.9, 0.98), "[0.9, 0.98]"), ("", '""'), ("hann", "hann"), ({}, "{}")],
+    ids=str,
+)
+def test_values_are_yaml(value: Any, text: str) -> None:
+    assert as_yaml(value) == text
+
+
+def test_a_default_that_few_share_says_whose_it_is() -> None:
+    owners = {
+        "adam": {"decay": Option("float", "0"), "lr": Option("float", "0.1")},
+        "sgd": {"decay": Option("float", "0.0"), "mode": Option("min", "min")},
+        "adamw": {"decay": Option("float", "0.01"), "mode": Option("max", "max")},
+    }
+    assert united(owners) == {
+        "decay": Option("float", "0; adamw: 0.01"),
+        "lr": Option("float", "0.1"),
+        "mode": Option("min | max", "sgd: min; adamw: max"),
+    }
