@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import TensorBoardLogger
     from lightning.pytorch.strategies import ModelParallelStrategy
     from omegaconf import DictConfig
-    from torch import Tensor, nn
+    from torch import Tensor
     from torch.distributed.device_mesh import DeviceMesh
     from torch.optim import Optimizer
 
@@ -89,25 +89,11 @@ def unscales_by_itself(optimizer: Optimizer) -> bool:
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 
 
-def keeps_running_statistics(module: nn.Module) -> bool:
-    """Return whether this is batch or instance norm: torch has no public base class for both."""
-    from torch.nn.modules.batchnorm import _NormBase
-
-    return isinstance(module, _NormBase)
-
-
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy many tensors in one call: a call for each costs a kernel launch for each."""
     import torch
 
     torch._foreach_copy_(targets, sources)
-
-
-def norms(tensors: list[Tensor]) -> tuple[Tensor, ...]:
-    """Return the 2-norm of each tensor, computed in one call."""
-    import torch
-
-    return torch._foreach_norm(tensors)
 
 
 def cpu_multiplies_bf16() -> bool:
@@ -148,27 +134,6 @@ def end_workers(batches: Any) -> None:
     """End the workers behind torch's iterator, if it has any; otherwise they end only when it is collected."""
     if hasattr(batches, "_shutdown_workers"):
         batches._shutdown_workers()
-
-
-def hydra_file_source() -> Any:
-    """Return Hydra's reader of configuration files, to be subclassed: there is no public hook before a read."""
-    from hydra._internal.core_plugins.file_config_source import FileConfigSource
-
-    return FileConfigSource
-
-
-def hydra_package_source() -> Any:
-    """Return Hydra's reader of files in Python packages, to be subclassed: it imports what it is given."""
-    from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
-
-    return ImportlibResourcesConfigSource
-
-
-def hydra_structured_source() -> Any:
-    """Return Hydra's reader of registered configurations, to be subclassed: it imports what it is given."""
-    from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
-
-    return StructuredConfigSource
 
 
 def hydra_sources() -> dict[str, Any]:

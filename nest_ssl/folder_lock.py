@@ -209,26 +209,23 @@ def _lives(path: Path, holder: Holder) -> bool:
     while time.monotonic() < end:
         time.sleep(0.2)
         try:
-            descriptor = os.open(
-                path, os.O_RDONLY | getattr(os, "O_BINARY", 0)
-            )  # NFS reads new content only after opening
+            now = _parse(path.read_bytes())  # opened each time: otherwise NFS does not read new content
         except FileNotFoundError:  # it released the lock
             return False
-        try:
-            now = _read(descriptor)
-        finally:
-            os.close(descriptor)
         if now is not None and now != holder:
             return True
     return False
 
 
 def _read(descriptor: int) -> Holder | None:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return _parse(os.read(descriptor, 4096))
+
+
+def _parse(content: bytes) -> Holder | None:
     try:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        content = json.loads(os.read(descriptor, 4096))
-        return Holder(**content)
-    except (OSError, ValueError, TypeError):  # the file is new and empty
+        return Holder(**json.loads(content))
+    except (ValueError, TypeError):  # the file is new and empty
         return None
 
 

@@ -1,4 +1,4 @@
-"""The arguments of `train.py` and `nest-ssl train`; this file imports little, so that help appears at once."""
+"""The arguments of `train.py` and `nest-ssl train`; this file imports little, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class CommandLine:
 
 
 def parse_command_line(argv: Sequence[str], config_dir: Path, program: str = "train.py") -> CommandLine:
-    """Hydra's options that a run needs; a relative folder is looked for here, then beside the default one."""
+    """Parse the options of Hydra that a run needs; a relative folder is searched here, then beside the default one."""
     parser = argparse.ArgumentParser(
         prog=program,
         allow_abbrev=False,

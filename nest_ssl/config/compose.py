@@ -21,11 +21,11 @@ from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.regular_file import why_not_regular
 
 _OVERRIDE = re.compile(r"(?P<add>\+{0,2})(?P<key>[^\s=+~][^\s=]*)=(?P<value>.*)", re.DOTALL)
-_SYNTAX = "[]{}'\"$"  # a value with one of these means to be more than a plain word or path
+_SYNTAX = "[]{}'\"$"  # a value with one of these is not a plain word or path
 
 
 def load_config(command: CommandLine) -> DictConfig:
-    """The configuration of a run: composed, complete, resolved, without a key that nothing reads."""
+    """Return the configuration of a run: composed, complete, resolved, and with known keys only."""
     cfg = compose(command.config_dir, command.config_name, command.overrides)
     try:
         refuse_unfolding(cfg, command.config_name)
@@ -42,7 +42,7 @@ def load_config(command: CommandLine) -> DictConfig:
 
 
 def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> DictConfig:
-    """Hydra's composition, in which an override needs no `+` for a key that the file does not have."""
+    """Compose a configuration with Hydra; an override needs no `+` for a key that the file does not have."""
     _check_file(config_dir, config_name)
     groups = {path.name for path in config_dir.iterdir() if path.is_dir()}
     tokens = [_lenient(token, groups) for token in overrides]
@@ -53,7 +53,7 @@ def compose(config_dir: Path, config_name: str, overrides: Sequence[str]) -> Dic
         raise
     except yaml.YAMLError as error:
         raise ConfigError(_yaml_position(error, config_dir / f"{config_name}.yaml")) from error
-    except Exception as error:  # a file that nobody would write can raise anything, deep nesting included
+    except Exception as error:  # a malicious file can raise anything, for example by deep nesting
         raise ConfigError(f"{config_name}: {_one_line(error)}") from error
     OmegaConf.set_struct(cfg, False)
     _tell_sizes_apart(cfg, overrides, groups)
@@ -79,7 +79,7 @@ def _check_file(config_dir: Path, config_name: str) -> None:
 
 
 def _lenient(token: str, groups: set[str]) -> str:
-    """An override as typed, made to add its key if need be; a path that Hydra's grammar cannot read is quoted."""
+    """Return an override that adds its key if needed; a path that Hydra's grammar cannot read is quoted."""
     if token.startswith("~"):
         return token
     match = _OVERRIDE.fullmatch(token)
@@ -101,12 +101,12 @@ def _lenient(token: str, groups: set[str]) -> str:
 
 
 def _quoted(value: str) -> str | None:
-    """A word or a path as Hydra reads it; None for what means to be more than that."""
+    """Return a word or a path as Hydra reads it; None for other values."""
     if not value or value.startswith("=") or any(mark in value for mark in _SYNTAX):
         return None
     if _is_one_value(f"key={value}"):
         return value
-    before_the_quote = len(value) - len(value.rstrip("\\"))  # a backslash there would be for the quote
+    before_the_quote = len(value) - len(value.rstrip("\\"))  # a backslash there would escape the quote
     return f"'{value}{before_the_quote * chr(92)}'"
 
 
@@ -127,7 +127,7 @@ def _yaml_position(error: yaml.YAMLError, path: Path) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Third-party messages run over many lines; what follows these words helps nobody but their authors."""
+    """Return the message of a library as one line, without what helps only the developers of the library."""
     text = re.split(r"Config search path|full_key:|Set the environment variable", str(error))[0]
     if not text.strip() and isinstance(error.__cause__, Exception):
         return _one_line(error.__cause__)

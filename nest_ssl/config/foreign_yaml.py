@@ -18,13 +18,7 @@ from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, MOST_VALUES, refuse_growth, why_hostile
-from nest_ssl.compat import (
-    hydra_file_name,
-    hydra_file_source,
-    hydra_package_source,
-    hydra_sources,
-    hydra_structured_source,
-)
+from nest_ssl.compat import hydra_file_name, hydra_sources
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.regular_file import open_regular
 
@@ -38,9 +32,9 @@ def checked_sources(folder: Path) -> Iterator[None]:
     """Within the block, let Hydra read only checked files below this folder and its own sources."""
     readers = hydra_sources()
     before = dict(readers)
-    ours = (_checked_files(str(folder)), _hydras_own(hydra_package_source()), _hydras_own(hydra_structured_source()))
+    files = _checked_files(before["file"], str(folder))
     readers.clear()
-    readers.update({reader.scheme(): reader for reader in ours})
+    readers.update(file=files, pkg=_hydras_own(before["pkg"]), structured=_hydras_own(before["structured"]))
     try:
         yield
     finally:
@@ -48,9 +42,8 @@ def checked_sources(folder: Path) -> Iterator[None]:
         readers.update(before)
 
 
-def _checked_files(folder: str) -> Any:
+def _checked_files(source: Any, folder: str) -> Any:
     """Return Hydra's reader of files, which checks each file before it reads it."""
-    source: Any = hydra_file_source()
 
     class CheckedFiles(source):
         def __init__(self, provider: str, path: str) -> None:

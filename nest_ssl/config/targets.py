@@ -1,7 +1,7 @@
-"""The only classes that a configuration can name, and how they are built from it.
+"""The only classes that a configuration can name with `_target_`, and how they are built from it.
 
-A `_target_` is looked up in a table by its full name: NeMo's own paths are there so that NeMo's configuration files
-train unchanged. Nothing outside the table is ever imported because a configuration says so.
+The table has NeMo's paths too, so that NeMo's configuration files train unchanged. A configuration cannot make us
+import anything outside the table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TARGETS: dict[str, str] = {
 
 
 def resolve(target: Any, key: str) -> type:
-    """The class a `_target_` stands for; `key` is where the configuration says it, for the error."""
+    """Return the class that a `_target_` names; `key` is the node, for the error."""
     if not isinstance(target, str) or target not in TARGETS:
         suggestion = nearest(str(target), TARGETS)
         raise ConfigError(f"{key}._target_: {one_line(repr(target))} is not a known class{suggestion}")
@@ -54,18 +54,18 @@ def resolve(target: Any, key: str) -> type:
 
 
 def arguments_of(cls: type) -> list[str]:
-    """The keys that a node of this class can have besides `_target_`."""
+    """Return the keys that a node of this class can have besides `_target_`."""
     return list(inspect.signature(cls).parameters)
 
 
 def check_arguments(cls: type, config: Mapping[str, Any], key: str) -> None:
-    """Refuse a key that the class does not take, naming the nearest one that it does."""
+    """Refuse a key that the class does not have; the error names the nearest one."""
     names = (name for name in config if name != "_target_")
     refuse_unknown(names, arguments_of(cls), key, owner=cls.__name__)
 
 
 def instantiate(config: Mapping[str, Any], key: str) -> Any:
-    """Build what a configuration node describes: `_target_` names the class, the other keys are its arguments."""
+    """Build the object that a node describes: `_target_` names its class, the other keys are the arguments."""
     if "_target_" not in config:
         raise ConfigError(f"{key}: has no `_target_` that names a class")
     cls = resolve(config["_target_"], key)
@@ -80,5 +80,5 @@ def instantiate(config: Mapping[str, Any], key: str) -> Any:
         raise ConfigError(f"{key}.{missing[0]}: missing; {cls.__name__} needs it")
     try:
         return cls(**arguments)
-    except Exception as error:  # values that nobody would write can raise anything
+    except Exception as error:  # malicious values can raise anything
         raise ConfigError(f"{key}: {one_line(error)}") from error

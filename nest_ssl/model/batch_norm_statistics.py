@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import torch
 from torch import distributed, nn
+from torch.nn.utils import get_total_norm
 
-from nest_ssl.compat import copy_all, keeps_running_statistics, norms
+from nest_ssl.compat import copy_all
 
 
 class RunningStatistics:
     """The running means and variances of a model, with a copy from before the step."""
 
     def __init__(self, model: nn.Module) -> None:
-        layers = [module for module in model.modules() if keeps_running_statistics(module)]
+        layers = [module for module in model.modules() if getattr(module, "running_mean", None) is not None]
         self._now = [buffer for layer in layers for buffer in layer.buffers()]
         self._before = [buffer.clone() for buffer in self._now]
         self._means = [buffer for buffer in self._now if buffer.is_floating_point()]
@@ -24,7 +24,7 @@ class RunningStatistics:
 
     def finite(self) -> bool:
         """Return whether all statistics are finite."""
-        return not self._means or bool(torch.stack(norms(self._means)).isfinite().all())
+        return bool(get_total_norm(self._means).isfinite())
 
     def put_back(self) -> None:
         """Restore the saved statistics."""

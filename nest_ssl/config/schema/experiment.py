@@ -1,4 +1,4 @@
-"""The `exp_manager` node: every key of NeMo's, with its default; what is not built is refused when switched on."""
+"""The `exp_manager` node: every key of NeMo's, with its default; what is not supported is refused if switched on."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ class ExperimentSettings(Node):
     files_to_copy: list[str] = setting(factory=list, kind=LIST)
     log_step_timing: bool = True
     max_time_per_run: str | None = None
-    max_nonfinite_steps: int = 10  # skipped one after the other before the run stops; not in NeMo
+    max_nonfinite_steps: int = 10  # in succession, before the run stops; not in NeMo
