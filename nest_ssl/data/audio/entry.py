@@ -9,7 +9,7 @@ import numpy as np
 
 from nest_ssl.data.audio import AudioFile, AudioSegment, ChannelSelector
 from nest_ssl.data.audio.opening import FRAMES_UNKNOWN
-from nest_ssl.data.audio.silence import trim_silence
+from nest_ssl.data.audio.segment import trim_silence
 from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.data.problems import LENGTH_TOLERANCE, Problem, file_name, find_suspicious
 from nest_ssl.errors import AudioError

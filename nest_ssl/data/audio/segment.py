@@ -11,12 +11,15 @@ import soundfile
 
 from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames, refuse_size
 from nest_ssl.data.audio.sample_rate import resample
-from nest_ssl.data.audio.silence import trim_silence
 from nest_ssl.errors import AudioError
 
 # One channel, several, or "average"; None: the file must have one channel
 ChannelSelector = int | Sequence[int] | str | None
 _INTEGERS = frozenset(("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32"))  # these cannot hold NaN
+# of `trim_silence`, librosa's defaults
+_SILENCE_DB = -60.0  # relative to the loudest frame
+_FRAME_LENGTH, _HOP_LENGTH = 2048, 512
+_LOWEST_POWER = 1e-10  # floor of the logarithm
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,3 +185,23 @@ def _select_channels(samples: np.ndarray, selector: ChannelSelector, path: str) 
         message = f"{path}: has {channels} channel(s); `channel_selector` {selector!r} is not among them"
         raise AudioError(message, "channels")
     return samples[:, wanted[0]] if len(wanted) == 1 else samples[:, wanted]
+
+
+def trim_silence(samples: np.ndarray) -> np.ndarray:
+    """Return (S) or (S, C) from its first to its last frame within 60 dB of the loudest, as librosa does."""
+    loudness = frame_loudness(samples)
+    loud_frames = np.flatnonzero(loudness > _SILENCE_DB)
+    if loud_frames.size == 0:
+        return samples[:0]
+    return samples[loud_frames[0] * _HOP_LENGTH : (loud_frames[-1] + 1) * _HOP_LENGTH]
+
+
+def frame_loudness(samples: np.ndarray) -> np.ndarray:
+    """Return the level of each centred frame in dB relative to the loudest; of several channels, the loudest counts."""
+    channels = samples.T if samples.ndim == 2 else samples[np.newaxis]  # (S, C) -> (C, S)
+    padded = np.pad(channels, ((0, 0), (_FRAME_LENGTH // 2, _FRAME_LENGTH // 2)))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _FRAME_LENGTH, axis=1)[:, ::_HOP_LENGTH]
+    amplitude = np.sqrt(np.mean(np.square(frames), axis=-1))  # (C, frames, _FRAME_LENGTH) -> (C, frames)
+    decibels = 10.0 * np.log10(np.maximum(_LOWEST_POWER, np.square(amplitude)))
+    decibels -= 10.0 * np.log10(np.maximum(_LOWEST_POWER, amplitude.max() ** 2))
+    return decibels.max(axis=0)
