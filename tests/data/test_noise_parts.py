@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.data.running_sum import RunningSums
+from nest_ssl.data.noise_parts import RunningSums
 
 
 def sign(number: float) -> int:
