@@ -6,15 +6,16 @@ import codecs
 import json
 import math
 import os
+import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 from reprlib import repr as short_repr
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nest_ssl.data.file_kinds import not_text
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import ManifestError
 from nest_ssl.regular_file import open_regular
@@ -24,7 +25,24 @@ _BYTES_AT_ONCE = 2**16
 _LONGEST_LINE = 2**28  # bytes: 256 MB, for texts of whole books; what has no end of line is no manifest
 _BETWEEN_CHANNEL_FILES = "\0"  # an entry may name several files, one for each channel
 _END_OF_LINE = "\n"
-_NUMBERS = ("duration", "offset", "orig_sample_rate", "shard_id")
+_NUMBERS = ("duration", "offset", "shard_id")
+# files that users gave instead of a manifest, by their first bytes
+_MOST_LOOKED_AT = 1024
+_KINDS = (
+    (re.compile(rb"(RIFF|RIFX|RF64)....WAVE|riff.{12}|FORM....AIF[FC]", re.DOTALL), "an audio file"),
+    (re.compile(rb"\.snd|caff\0|NIST_1A|fLaC|OggS|ID3"), "an audio file"),
+    (re.compile(rb"....ftyp|\x1aE\xdf\xa3", re.DOTALL), "an audio or video file"),
+    (re.compile(rb"\xff[\xe2-\xfd](?!\xff)"), "an audio file"),  # the frame of an MP3 file, or of AAC
+    (re.compile(rb"\x1f\x8b"), "packed by gzip"),
+    (re.compile(rb"BZh[1-9]1AY&SY"), "packed by bzip2"),
+    (re.compile(rb"\xfd7zXZ\0"), "packed by xz"),
+    (re.compile(rb"\x28\xb5\x2f\xfd"), "packed by zstd"),
+    (re.compile(rb"PK(\x03\x04|\x05\x06)"), "a zip archive"),
+    (re.compile(rb"7z\xbc\xaf\x27\x1c"), "a 7-Zip archive"),
+    (re.compile(rb"(?=.{0,256}\0).{257}ustar", re.DOTALL), "a tar file"),
+    (re.compile(rb"\xff\xfe|\xfe\xff|[{\[]\0|\0[{\[]"), "text in UTF-16, not in UTF-8"),
+    (re.compile(rb"[^{\n]*\0"), "a binary file"),
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +87,11 @@ def line_blocks(file: str, size: int = _BYTES_AT_ONCE, key: str = "manifest_file
                 kind = not_text(block) if number == 1 else None
                 if kind is not None:
                     raise ManifestError(f"{key}: {file!r} is {kind}; expected a manifest with one JSON object a line")
-                block += _rest_of_line(content, file)
+                block += (rest := content.readline(_LONGEST_LINE))
+                if len(rest) == _LONGEST_LINE:
+                    raise ManifestError(
+                        f"{file}: has a line of more than {_LONGEST_LINE} bytes; expected one JSON object a line"
+                    )
                 yield number, block
                 number += len(block.splitlines()) if b"\r" in block else block.count(b"\n")
     except OSError as error:
@@ -77,11 +99,10 @@ def line_blocks(file: str, size: int = _BYTES_AT_ONCE, key: str = "manifest_file
         raise ManifestError(f"{key}: {file!r}: {reason}; give the path of a JSON-lines manifest") from None
 
 
-def _rest_of_line(content: BinaryIO, file: str) -> bytes:
-    rest = content.readline(_LONGEST_LINE)
-    if len(rest) == _LONGEST_LINE:
-        raise ManifestError(f"{file}: has a line of more than {_LONGEST_LINE} bytes; expected one JSON object a line")
-    return rest
+def not_text(start: bytes) -> str | None:
+    """Return what a file with these first bytes is, as words after `is`; None for text."""
+    looked_at = start[:_MOST_LOOKED_AT]
+    return next((words for pattern, words in _KINDS if pattern.match(looked_at)), None)
 
 
 def numbered_lines(first: int, block: bytes) -> list[tuple[int, bytes]]:
@@ -98,11 +119,6 @@ def parse_rows(file: str, key: str) -> Iterator[tuple[int, Any]]:
                 yield number, parse_json(line)
             except ValueError as error:
                 raise ManifestError(f"{file}:{number}: {error}") from None
-
-
-def parse_line(line: bytes) -> ManifestRow:
-    """Return the row of one line; raise ValueError with the reason if it is no manifest entry."""
-    return parse_value(parse_json(line))
 
 
 def parse_json(line: bytes) -> Any:
@@ -124,15 +140,11 @@ def parse_value(value: Any) -> ManifestRow:
     names: list[Any] = path if isinstance(path, list) else [path]
     if not names or not all(isinstance(name, str) and name and "\0" not in name for name in names):
         raise ValueError(f"audio_filepath is {short_repr(path)}; expected the path of an audio file")
-    duration, offset, rate, shard = map(value.get, _NUMBERS)
-    for reason in (
-        None if duration is None else wrong_time("duration", duration, zero=False),
-        None if offset is None else wrong_time("offset", offset, zero=True),
-    ):
-        if reason is not None:
-            raise ValueError(reason)
-    if rate is not None and (type(rate) not in (int, float) or not 0 < rate < math.inf):
-        raise ValueError(f"orig_sample_rate is {short_repr(rate)}; expected Hz > 0")
+    duration, offset, shard = map(value.get, _NUMBERS)
+    if duration is not None:
+        check_time("duration", duration, zero=False)
+    if offset is not None:
+        check_time("offset", offset, zero=True)
     if shard is not None and (type(shard) is not int or not 0 <= shard < 2**31):
         raise ValueError(f"shard_id is {short_repr(shard)}; expected the number of a tar file")
     return ManifestRow(
@@ -143,15 +155,15 @@ def parse_value(value: Any) -> ManifestRow:
     )
 
 
-def wrong_time(name: str, value: Any, *, zero: bool) -> str | None:
-    """Return why a value is no number of seconds, None if it is one; `zero` allows 0.
+def check_time(name: str, value: Any, *, zero: bool) -> None:
+    """Raise ValueError unless this is a number of seconds; `zero` allows 0.
 
     JSON has NaN, Infinity, true and integers of any size. Times longer than the file are cut where it is read.
     """
-    if type(value) in (int, float) and (value >= 0 if zero else value > 0) and _is_finite(value):
-        return None
-    too_large = ", too large" if type(value) is int and value > 0 else ""
-    return f"{name} is {short_repr(value)}{too_large}; expected seconds {'>=' if zero else '>'} 0"
+    in_range = type(value) in (int, float) and (value >= 0 if zero else value > 0) and value <= sys.float_info.max
+    if not in_range:
+        too_large = ", too large" if type(value) is int and value > 0 else ""
+        raise ValueError(f"{name} is {short_repr(value)}{too_large}; expected seconds {'>=' if zero else '>'} 0")
 
 
 class ManifestRows(NamedTuple):
@@ -174,14 +186,14 @@ def parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = Fals
 
     A line that is no manifest entry raises ManifestError, or is left out with `skip_bad_lines`.
     """
-    values = decode_block(block)
-    found = None if values is None else rows_of_values(first, values)
+    values = _decoded(block)
+    found = None if values is None else _as_columns(first, values)
     if found is not None:
         return found
     numbers, rows = [], []
     for number, line in numbered_lines(first, block):
         try:
-            rows.append(parse_line(line))
+            rows.append(parse_value(parse_json(line)))
         except ValueError as error:
             if skip_bad_lines:
                 continue
@@ -192,7 +204,7 @@ def parse_block(file: str, first: int, block: bytes, skip_bad_lines: bool = Fals
     return ManifestRows(paths, durations, offsets, shards, np.array(numbers, dtype=np.int64))
 
 
-def decode_block(block: bytes) -> list[dict[str, Any]] | None:
+def _decoded(block: bytes) -> list[dict[str, Any]] | None:
     """Decode all lines by one JSON call, in half the time; None if `parse_json` line by line might differ."""
     if block.count(b"\r") != block.count(b"\r\n"):  # JSON takes a CR for white space; in a manifest it ends a line
         return None
@@ -206,7 +218,7 @@ def decode_block(block: bytes) -> list[dict[str, Any]] | None:
     return rows if one_per_line and set(map(type, rows)) == {dict} else None
 
 
-def rows_of_values(first: int, rows: list[dict[str, Any]]) -> ManifestRows | None:
+def _as_columns(first: int, rows: list[dict[str, Any]]) -> ManifestRows | None:
     """Return the rows of the lines from number `first` on; None if `parse_value` line by line might differ."""
     fields = set().union(*rows)
     if "audio_filename" in fields:
@@ -219,7 +231,7 @@ def rows_of_values(first: int, rows: list[dict[str, Any]]) -> ManifestRows | Non
     if set(map(type, paths)) != {str} or "" in paths or "\0" in "".join(paths):
         return None
     absent = np.full(len(rows), math.nan)
-    durations, offsets, _, shards = (absent if column is None else column for column in numbers)
+    durations, offsets, shards = (absent if column is None else column for column in numbers)
     return ManifestRows(paths, durations, offsets, shards, np.arange(first, first + len(rows)))
 
 
@@ -233,10 +245,3 @@ def _numbers(rows: list[dict[str, Any]], name: str) -> np.ndarray:
     if not ((numbers < below) & (numbers >= 0 if least_is_zero else numbers > 0)).all():
         raise ValueError
     return numbers
-
-
-def _is_finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # a whole number beyond all floats
-        return False

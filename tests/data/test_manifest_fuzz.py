@@ -12,9 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from nest_ssl.data.file_kinds import not_text
 from nest_ssl.data.manifest import load_manifest
-from nest_ssl.data.manifest_lines import numbered_lines, parse_line
+from nest_ssl.data.manifest_lines import not_text, numbered_lines, parse_json, parse_value
 from nest_ssl.errors import ManifestError
 
 numbers = st.one_of(
@@ -32,7 +31,7 @@ fields = {
     "audio_filename": st.one_of(st.text(), anything),
     "duration": st.one_of(st.floats(0.1, 60), numbers, anything),
     "offset": st.one_of(st.floats(0, 60), numbers, anything),
-    "orig_sample_rate": st.one_of(st.integers(1, 48000), anything),
+    "shard_id": st.one_of(st.integers(0, 64), anything),
     "text": anything,
 }
 good_row = st.fixed_dictionaries(
@@ -87,7 +86,7 @@ def test_a_manifest_equals_its_lines_read_one_by_one(path: Path, content: bytes)
     first_error = None
     for number, line in numbered_lines(1, content):
         try:
-            row = parse_line(line)
+            row = parse_value(parse_json(line))
         except ValueError as error:
             first_error = f"{path}:{number}: {error}"
             break

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nest_ssl.data.manifest_lines import wrong_time
+from nest_ssl.data.manifest_lines import check_time
 from nest_ssl.errors import ManifestError, one_line
 
 _READABLE = ("file", "memory", "shar")
@@ -36,17 +36,14 @@ def refuse_other_sources(cut: Any) -> None:
 
 def check_cut_times(cut: Any) -> None:
     """Raise unless the times of a cut, and of its tracks, can be used."""
-    for name, value, zero in _cut_times(cut):
-        reason = wrong_time(name, value, zero=zero)
-        if reason is not None:
-            raise ManifestError(f"cut {one_line(getattr(cut, 'id', ''), 100)}: {reason}")
-
-
-def _cut_times(cut: Any) -> list[tuple[str, Any, bool]]:
-    times: list[tuple[str, Any, bool]] = []
-    for track in getattr(cut, "tracks", ()):
-        times += [("offset of a track", track.offset, True), *_cut_times(track.cut)]
-    return [*times, ("duration", cut.duration, False), ("start", cut.start, True)]
+    try:
+        for track in getattr(cut, "tracks", ()):
+            check_time("offset of a track", track.offset, zero=True)
+            check_cut_times(track.cut)
+        check_time("duration", cut.duration, zero=False)
+        check_time("start", cut.start, zero=True)
+    except ValueError as error:
+        raise ManifestError(f"cut {_name(cut)}: {error}") from None
 
 
 def _sources(cut: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from nest_ssl.data.audio.entry import check_offset
 from nest_ssl.data.audio.opening import HIGHEST_RATE, LOWEST_RATE
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
-from nest_ssl.data.manifest_lines import ManifestEntry, Seconds, line_blocks, parse_rows, wrong_time
+from nest_ssl.data.manifest_lines import ManifestEntry, Seconds, check_time, line_blocks, parse_rows
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.data.problems import UnreadablePolicy, file_name, with_line
 from nest_ssl.errors import AudioError, ManifestError, one_line
@@ -106,26 +106,22 @@ def _entry(row: Any, file: str, line: int) -> ManifestEntry:
     path = row.get("audio_filepath") if isinstance(row, dict) else None
     if not isinstance(path, str) or not path:
         raise ManifestError(f"{where}: audio_filepath is {path!r}; expected the path of an audio file")
-    duration, offset = row.get("duration"), row.get("offset")
-    for reason in (
-        wrong_time("duration", duration, zero=False),
-        None if offset is None else wrong_time("offset", offset, zero=True),
-        _wrong_rate(_rate(row)),
-    ):
-        if reason is not None:
-            raise ManifestError(f"{where}: {reason}")
+    duration, offset, rate = row.get("duration"), row.get("offset"), _rate(row)
+    try:
+        check_time("duration", duration, zero=False)
+        if offset is not None:
+            check_time("offset", offset, zero=True)
+    except ValueError as error:
+        raise ManifestError(f"{where}: {error}") from None
+    if rate is not None and (type(rate) not in (int, float) or not LOWEST_RATE <= rate <= HIGHEST_RATE):
+        expected = f"expected {LOWEST_RATE} to {HIGHEST_RATE} Hz"
+        raise ManifestError(f"{where}: sampling_rate is {short_repr(rate)}; {expected}")
     path = resolve_path(path, str(Path(file).parent))
     return ManifestEntry(path, duration, offset or 0.0, where, whole_file=offset is None)
 
 
 def _rate(row: Mapping[str, Any]) -> Any:
     return row.get("sampling_rate", row.get("sample_rate"))
-
-
-def _wrong_rate(rate: Any) -> str | None:
-    if rate is None or (type(rate) in (int, float) and LOWEST_RATE <= rate <= HIGHEST_RATE):
-        return None
-    return f"sampling_rate is {short_repr(rate)}; expected {LOWEST_RATE} to {HIGHEST_RATE} Hz"
 
 
 def _cut(row: Mapping[str, Any], entry: ManifestEntry) -> Cut:
