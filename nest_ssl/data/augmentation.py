@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from nest_ssl.data.batch import AudioNoiseBatch
 _TWISTER = np.random.RandomState(0)  # gets the state of Python's generator; making a new one costs more than the draws
 
 
+@dataclass(eq=False)
 class SpeakerNoiseAugmentation:
     """Add one segment of its noise, or of another utterance of the batch, to an utterance, at a random energy ratio.
 
@@ -26,28 +28,21 @@ class SpeakerNoiseAugmentation:
     Ratios `r` are in dB, the utterance over the added segment; mix rates are the segment's share of the utterance.
     """
 
-    def __init__(
-        self,
-        prob: float = 0.0,
-        noise_ratio: float = 0.0,
-        min_r_speech: float = -5.0,
-        max_r_speech: float = 5.0,
-        min_r_noise: float = -5.0,
-        max_r_noise: float = 20.0,
-        min_mix_rate: float = 0.0,
-        max_mix_rate: float = 1.0,
-    ) -> None:
-        _check_range("prob", prob, prob, least=0, most=1)
-        _check_range("noise_ratio", noise_ratio, noise_ratio, least=0, most=1)
-        _check_range("r_speech", min_r_speech, max_r_speech)
-        _check_range("r_noise", min_r_noise, max_r_noise)
-        _check_range("mix_rate", min_mix_rate, max_mix_rate, least=0, most=1)
-        self.prob = prob
-        self.noise_ratio = noise_ratio
-        self.r_speech = (min_r_speech, max_r_speech)
-        self.r_noise = (min_r_noise, max_r_noise)
-        self.min_mix_rate = min_mix_rate
-        self.max_mix_rate = max_mix_rate
+    prob: float = 0.0
+    noise_ratio: float = 0.0
+    min_r_speech: float = -5.0
+    max_r_speech: float = 5.0
+    min_r_noise: float = -5.0
+    max_r_noise: float = 20.0
+    min_mix_rate: float = 0.0
+    max_mix_rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        _check_range("prob", self.prob, self.prob, least=0, most=1)
+        _check_range("noise_ratio", self.noise_ratio, self.noise_ratio, least=0, most=1)
+        _check_range("r_speech", self.min_r_speech, self.max_r_speech)
+        _check_range("r_noise", self.min_r_noise, self.max_r_noise)
+        _check_range("mix_rate", self.min_mix_rate, self.max_mix_rate, least=0, most=1)
 
     def __call__(self, batch: AudioNoiseBatch) -> AudioNoiseBatch:
         """Fill `noisy_audio`; `noise` becomes the added signal, and `noise_len` the length of the noisy audio."""
@@ -89,42 +84,30 @@ class SpeakerNoiseAugmentation:
     def draw_mode(self, batch_size: int) -> tuple[str, float]:
         """Draw `noise` or `speech` and the energy ratio in dB; a batch of one utterance always gets noise."""
         if random.random() < self.noise_ratio or batch_size == 1:
-            return "noise", random.uniform(*self.r_noise)
-        return "speech", random.uniform(*self.r_speech)
+            return "noise", random.uniform(self.min_r_noise, self.max_r_noise)
+        return "speech", random.uniform(self.min_r_speech, self.max_r_speech)
 
 
+@dataclass(eq=False)
 class MultiSpeakerNoiseAugmentation(SpeakerNoiseAugmentation):
     """Like `SpeakerNoiseAugmentation`, with several segments from several other speakers of the batch."""
 
-    def __init__(
-        self,
-        prob: float = 0.0,
-        noise_ratio: float = 0.0,
-        min_r_speech: float = -5.0,
-        max_r_speech: float = 5.0,
-        min_r_noise: float = -5.0,
-        max_r_noise: float = 20.0,
-        min_mix_rate: float = 0.0,
-        max_mix_rate: float = 1.0,
-        min_num_segments: int = 1,
-        max_num_segments: int = 5,
-        min_num_speakers: int = 1,
-        max_num_speakers: int = 4,
-    ) -> None:
-        super().__init__(
-            prob, noise_ratio, min_r_speech, max_r_speech, min_r_noise, max_r_noise, min_mix_rate, max_mix_rate
-        )
-        _check_range("num_segments", min_num_segments, max_num_segments, least=1)
-        _check_range("num_speakers", min_num_speakers, max_num_speakers, least=1)
-        self.num_segments = (min_num_segments, max_num_segments)
-        self.num_speakers = (min_num_speakers, max_num_speakers)
+    min_num_segments: int = 1
+    max_num_segments: int = 5
+    min_num_speakers: int = 1
+    max_num_speakers: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_range("num_segments", self.min_num_segments, self.max_num_segments, least=1)
+        _check_range("num_speakers", self.min_num_speakers, self.max_num_speakers, least=1)
 
     def mixture(self, batch: AudioNoiseBatch, index: int) -> Tensor:
         """Return the signal to add to one utterance, of its length (S)."""
         audio_len = int(batch.audio_len[index])
         mix_len = self.draw_mix_len(batch.audio_len[index])
-        num_segments = random.randint(*self.num_segments)
-        num_speakers = random.randint(*self.num_speakers)
+        num_segments = random.randint(self.min_num_segments, self.max_num_segments)
+        num_speakers = random.randint(self.min_num_speakers, self.max_num_speakers)
         segment_lens = draw_segment_lens(num_segments, mix_len)
         mode, energy_ratio = self.draw_mode(len(batch.audio))
         if mode == "noise":
