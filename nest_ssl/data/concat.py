@@ -11,7 +11,7 @@ import torch
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.loading.random_states import numpy_state, set_numpy_state
-from nest_ssl.data.loading.stream import Position, Stream, this_worker
+from nest_ssl.data.loading.worker_state import Position, Stream, this_worker
 
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings, Numerics, read, read_value
-from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
+from nest_ssl.config.targets import instantiate
+from nest_ssl.data.augmentation import SpeakerNoiseAugmentation
+from nest_ssl.data.batch import BatchAugmentor
 from nest_ssl.data.dataset import AudioNoiseDataset
 from nest_ssl.data.loading.random_states import generator_of_its_own, seed_of_run
 from nest_ssl.data.loading.resumable import ResumableLoader
@@ -44,7 +46,7 @@ def build_dataloader(
     options = read_data_set(config, key)
     workers = _worker_options(options, numerics)
     if isinstance(options, LhotseSettings):
-        from nest_ssl.data.lhotse.configured import build_lhotse_loader
+        from nest_ssl.data.lhotse.loader import build_lhotse_loader
 
         return build_lhotse_loader(
             *(options, global_rank, world_size, numerics), batch_augmentor=build_augmentor(options), workers=workers
@@ -81,6 +83,61 @@ def build_dataloader(
         collate_fn=dataset.collate_fn,
         **workers,
     )
+
+
+def build_dataset(
+    options: DataSettings, manifests: str | Sequence, augmentor: BatchAugmentor | None, numerics: Numerics
+) -> AudioNoiseDataset:
+    """Return the dataset of `manifests`, with the noise and the options of the node."""
+    shortest, longest, channel = options.min_duration, options.max_duration, options.channel_selector
+    if shortest is not None and longest is not None and shortest > longest:
+        raise options.wrong("min_duration", f"at most max_duration, which is {longest}")
+    return AudioNoiseDataset(
+        manifest_filepath=manifests,
+        noise_manifest=options.noise_manifest,
+        sample_rate=options.sample_rate,
+        batch_augmentor=augmentor,
+        min_duration=shortest,
+        max_duration=longest,
+        min_audio_len_secs=options.min_audio_len_secs,
+        pad_audio_mode=options.pad_audio_mode,
+        trim=options.trim_silence,
+        int_values=options.int_values,
+        channel_selector=channel[0] if isinstance(channel, list) else channel,
+        unreadable_audio=options.unreadable_audio,
+        suspicious_audio=options.suspicious_audio,
+        numerics=numerics,
+        key=options.node,
+    )
+
+
+def sampling_options(options: DataSettings, count: int) -> dict[str, Any]:
+    """Return how to sample from `count` datasets."""
+    probabilities = options.concat_sampling_probabilities
+    if probabilities is not None and (
+        len(probabilities) != count or not math.isclose(sum(probabilities), 1, abs_tol=1e-6)
+    ):
+        expected = f"{count} numbers >= 0, one a manifest, whose sum is 1"
+        raise options.wrong("concat_sampling_probabilities", expected)
+    return {
+        "sampling_technique": options.concat_sampling_technique,
+        "sampling_temperature": options.concat_sampling_temperature,
+        "sampling_scale": options.concat_sampling_scale,
+        "sampling_probabilities": probabilities,
+        "seed": options.concat_sampling_seed,
+    }
+
+
+def build_augmentor(options: LoaderSettings) -> BatchAugmentor | None:
+    """Return what mixes the items of a batch, if the node names it."""
+    if options.batch_augmentor is None:
+        return None
+    key = f"{options.node}.batch_augmentor"
+    augmentor = instantiate(options.batch_augmentor, key)
+    if not isinstance(augmentor, SpeakerNoiseAugmentation):
+        target = options.batch_augmentor["_target_"]
+        raise ConfigError(f"{key}._target_: is {target!r}; expected a batch augmentation")
+    return augmentor
 
 
 def _worker_options(options: LoaderSettings, numerics: Numerics) -> dict[str, Any]:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import tempfile
+import weakref
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
-from nest_ssl.data.loading.shared_arrays import SharedArray
+from nest_ssl.compat import is_starting_a_process
 from nest_ssl.data.manifest_lines import ManifestEntry, ManifestRow, ManifestRows, Seconds, line_blocks, parse_block
 from nest_ssl.data.paths import resolve_path
 from nest_ssl.errors import ManifestError
 
 log = logging.getLogger(__name__)
 
+_WORTH_A_FILE = 2**20  # bytes of an array
 _WITHIN = ("dataset", "datasets", "sets", "buckets", "utterances")  # attributes with the parts of a dataset
 
 
@@ -83,6 +89,40 @@ def each_once(manifests: Iterable[Any]) -> list[Manifest]:
 def stable_hash(text: str) -> int:
     """Return 64 bits that are the same in every process, unlike Python's own hash."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+class SharedArray:
+    """A read-only array that workers share: forked workers inherit it, spawned workers map the same file.
+
+    Pickled arrays would be copied into each process. Shared memory is not used: containers often have too little.
+    """
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if is_starting_a_process() and self.values.nbytes >= _WORTH_A_FILE:
+            with suppress(OSError):  # no space for temporary files: pickle a copy
+                return _mapped, (self._file,)
+        return SharedArray, (self.values,)
+
+    @cached_property
+    def _file(self) -> str:
+        """The file with the array: written for the first process, removed with the array or when this process ends."""
+        descriptor, name = tempfile.mkstemp(prefix="nest_ssl-", suffix=".npy")
+        weakref.finalize(self, _remove, name)
+        with os.fdopen(descriptor, "wb") as file:
+            np.save(file, self.values)
+        return name
+
+
+def _mapped(name: str) -> SharedArray:
+    return SharedArray(np.load(name, mmap_mode="r"))
+
+
+def _remove(name: str) -> None:
+    with suppress(OSError):  # Windows keeps a file that another process still maps
+        os.unlink(name)  # noqa: PTH108
 
 
 class Manifest(Sequence[ManifestEntry]):

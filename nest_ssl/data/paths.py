@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import nest_ssl
 from nest_ssl.config.schema import split_paths as split_paths
+from nest_ssl.errors import ConfigError
 
 PROJECT_NAME = "nest_ssl_project"  # what users call the repository's root
 PROJECT_ROOT = Path(nest_ssl.__file__).resolve().parents[1]
@@ -17,6 +20,10 @@ DUMMY_SPLITS = ("train", "val", "noise")  # of the corpus that dummy.py makes
 DUMMY_MARKER = "corpus.json"  # in its folder, written last: a corpus with the right one is complete
 _DUMMY_FOLDER = "dummy_ssl"
 _SPEECH_KEYS = ("manifest_filepath", "cuts_path", "shar_path")
+# shells and job schedulers interpret braces, so NeMo also accepts _OP_ and _CL_
+_RANGE = re.compile(r"(?:\{|\(|\[|<|_OP_)(\d+)\.\.(\d+)(?:\.\.(\d+))?(?:\}|\)|\]|>|_CL_)|\{([^{}]*,[^{}]*)\}")
+_ELSEWHERE = re.compile(r"pipe:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)
+_MOST_FILES = 1_000_000
 
 
 def resolve_path(name: str, folder: str = "") -> str:
@@ -33,6 +40,40 @@ def resolve_path(name: str, folder: str = "") -> str:
     if first == PROJECT_NAME:
         candidates += [rest, str(PROJECT_ROOT / rest)]
     return next((candidate for candidate in candidates if os.path.isfile(candidate)), path)  # noqa: PTH113
+
+
+def expand_paths(paths: Sequence[str], key: str) -> list[str]:
+    """Return every file that the paths name: `audio__OP_0..2_CL_.tar`, also in braces or brackets, names three files.
+
+    `{a,b}.tar` names two. `key` is the configuration key of the paths, for errors.
+    """
+    for path in paths:
+        if _ELSEWHERE.match(path):
+            raise ConfigError(f"{key}: is {path!r}; expected a file; commands and URLs are not read, copy it here")
+    expanded = list(islice((name for path in paths for name in _expanded(path)), _MOST_FILES + 1))
+    if len(expanded) > _MOST_FILES:
+        raise ConfigError(f"{key}: names more than {_MOST_FILES} files: {paths[0]!r}; check its ranges")
+    return expanded
+
+
+def _expanded(path: str) -> Iterator[str]:
+    found = _RANGE.search(path)
+    if found is None:
+        yield path
+        return
+    head, tail = path[: found.start()], path[found.end() :]
+    for name in found[4].split(",") if found[4] is not None else _numbers(*found.group(1, 2, 3)):
+        for rest in _expanded(tail):
+            yield f"{head}{name}{rest}"
+
+
+def _numbers(first: str, last: str, step: str | None) -> Iterator[str]:
+    is_padded = any(number[0] == "0" and len(number) > 1 for number in (first, last))
+    width = max(len(first), len(last)) if is_padded else 0
+    stride = max(1, int(step or 1))
+    up = int(last) >= int(first)
+    for number in range(int(first), int(last) + (1 if up else -1), stride if up else -stride):
+        yield f"{number:0{width}d}"
 
 
 def real_name(path: str) -> str:

@@ -21,7 +21,7 @@ from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.inspection.overlap import find_overlap, without_overlap
 from nest_ssl.data.loader import read_data_set
 from nest_ssl.data.manifest import Manifest, load_manifest, manifests_in
-from nest_ssl.data.paths import is_generated, speech_paths
+from nest_ssl.data.paths import expand_paths, is_generated, speech_paths
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.model.agreement import check_agreement
 from nest_ssl.model.build import check_parts
@@ -195,8 +195,6 @@ def _manifests(cfg: DictConfig, name: str, loader: Any) -> list[Manifest]:
     node: Any = OmegaConf.to_container(cfg.model[name])
     if found or not node.get("use_lhotse") or node.get("tarred_audio_filepaths"):
         return found
-    from nest_ssl.data.tarred.shards import expand_paths
-
     key = f"model.{name}.manifest_filepath"
     names = expand_paths(speech_paths({"manifest_filepath": node.get("manifest_filepath")}), key)
     with suppress(ManifestError):  # lhotse reports what it cannot read

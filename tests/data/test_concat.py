@@ -111,6 +111,6 @@ def test_a_worker_without_data_ends() -> None:
     info = type("Info", (), {"id": 1, "num_workers": 2})
     options: dict[str, Any] = {"sampling_technique": "random", "sampling_probabilities": [1.0, 0.0]}
     with patch(
-        "nest_ssl.data.loading.stream.get_worker_info", return_value=info
+        "nest_ssl.data.loading.worker_state.get_worker_info", return_value=info
     ):  # its share of the first dataset is empty
         assert list(concat(1, 9, **options)) == []

@@ -18,7 +18,7 @@ from torch.utils.data import RandomSampler, SequentialSampler
 
 from nest_ssl.config.schema import DataSettings, LhotseSettings, LoaderSettings
 from nest_ssl.config.schema.node import settings_of
-from nest_ssl.data import AudioNoiseBatch, build_dataloader, build_dataset
+from nest_ssl.data import AudioNoiseBatch, build_dataloader
 from nest_ssl.data import loader as loader_module
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.paths import PROJECT_ROOT
@@ -203,7 +203,7 @@ def test_the_noise_uses_the_numerics_of_the_run(config: dict[str, Any], corpus: 
 
 @pytest.mark.parametrize("cls", [DataSettings, LhotseSettings])
 def test_every_key_is_read_unless_it_is_listed_as_idle_or_refused(cls: type[LoaderSettings]) -> None:
-    rooms = [Path(module.__file__) for module in (loader_module, build_dataset, datamodule)]
+    rooms = [Path(module.__file__) for module in (loader_module, datamodule)]
     other = "lhotse" if cls is LhotseSettings else "tarred"
     rooms += (Path(loader_module.__file__).parent / other).glob("*.py")
     source = "".join(path.read_text(encoding="utf-8") for path in rooms) + inspect.getsource(DataSettings.shuffled.fget)

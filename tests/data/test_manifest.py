@@ -22,8 +22,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nest_ssl.data.loading.shared_arrays import SharedArray
-from nest_ssl.data.manifest import Manifest, load_manifest
+from nest_ssl.data.manifest import Manifest, SharedArray, load_manifest
 from nest_ssl.errors import ManifestError
 
 Writer = Callable[..., str]
@@ -240,7 +239,7 @@ def test_a_million_lines_take_seconds_and_little_memory(tmp_path: Path) -> None:
                 f'{{"audio_filepath": "/data/speech/speaker{number % 999:03}/{number:08}.wav", "duration": 9.5}}\n'
             )
     code = (
-        "import resource, sys, time; from nest_ssl.data.manifest import load_manifest;"
+        "import resource, sys, time; from nest_ssl.data.manifest import SharedArray, load_manifest;"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; start = time.process_time();"
         "manifest = load_manifest([sys.argv[1]]); seconds = time.process_time() - start;"
         "print(len(manifest), seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)"

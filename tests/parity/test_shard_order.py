@@ -6,7 +6,7 @@ import json
 import random
 import subprocess
 
-from nest_ssl.data.tarred.shards import shuffled
+from nest_ssl.data.tarred.dataset import shuffled
 
 CASES = [(count, size, seed) for count in (0, 1, 2, 9, 250) for size in (0, 1, 2, 5, 100, 2048) for seed in (1, 2)]
 THEIRS = """

@@ -9,8 +9,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from nest_ssl.data.lhotse.cut_batches import CutBatches
-from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.data.lhotse.cut_sets import CutSource
+from nest_ssl.data.lhotse.loader import CutLoader
 from nest_ssl.errors import ConfigError
 from nest_ssl.training.run_length import check_limits
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.data.manifest import Manifest, datasets_in, each_once, manifests_in
-from nest_ssl.data.paths import resolve_path
+from nest_ssl.data.paths import expand_paths, resolve_path
 
 _LINES_AT_ONCE = 2**16
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -142,8 +142,6 @@ def _mixed(value: np.ndarray) -> np.ndarray:
 def _lhotse_files(node: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the manifests or cut sets that lhotse reads during training; of Shar, the files with cuts."""
     source = next((node[name] for name in _LHOTSE_SOURCES if node.get(name) is not None), None)
-    from nest_ssl.data.tarred.shards import expand_paths
-
     found: list[Path] = []
     for text in _texts(source):
         for name in expand_paths([text], "manifest_filepath"):

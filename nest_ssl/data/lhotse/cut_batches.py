@@ -27,7 +27,7 @@ from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem, BatchAugmentor,
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW
 from nest_ssl.data.lhotse.cut_sets import Cut, CutSource
 from nest_ssl.data.lhotse.manifest_cuts import entry_of, error_of, lhotse_reason
-from nest_ssl.data.loading.stream import Position, Stream
+from nest_ssl.data.loading.worker_state import Position, Stream
 from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.data.noise import sample_noise
 from nest_ssl.data.problems import (

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.config.schema import WEIGHTED_PATHS, LhotseSettings
-from nest_ssl.data.lhotse.cut_checks import check_cut_times, refuse_other_sources
 from nest_ssl.data.lhotse.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.manifest_lines import Seconds
-from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.tarred.shards import expand_paths
+from nest_ssl.data.paths import expand_paths, resolve_path
 from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.regular_file import why_not_regular
 
@@ -85,9 +83,9 @@ class PreparedCuts:
         self.key = key
 
     def __iter__(self) -> Iterator[Cut]:
-        rejected = 0
         from nest_ssl.data.lhotse.readers import lhotse_errors, read_by_us
 
+        rejected = 0
         for raw in read_by_us(self.cuts, self.key):
             with lhotse_errors(f"{self.key}: cut {getattr(raw, 'id', None)}"):
                 cut = self._prepared(raw)
@@ -101,6 +99,8 @@ class PreparedCuts:
             yield cut
 
     def _prepared(self, cut: Cut) -> Cut:
+        from nest_ssl.data.lhotse.readers import check_cut_times, refuse_other_sources
+
         refuse_other_sources(cut)
         if error_of(cut) is None:
             check_cut_times(cut)

@@ -1,13 +1,16 @@
-"""Readers that replace lhotse's own while it reads training data: our audio reader, and regular files only.
+"""What lhotse may read: regular files, with our audio reader; and cuts whose audio comes from such files.
 
-lhotse's readers start programs for some file names (`sph2pipe` and `ffmpeg` through a shell, with the name unquoted),
-and run a name that begins with `pipe:` as a command. libsndfile's formats need neither.
+lhotse's own readers start programs for some file names (`sph2pipe` and `ffmpeg` through a shell, with the name
+unquoted), and run a name that begins with `pipe:` as a command. A cut, too, can name a shell command or a URL, so a cut
+set from a stranger could run programs. Ours replace them while lhotse reads training data, and every source that a cut
+can reach is checked: of its tracks, its fields and the impulse responses of its transforms, as objects or as the tables
+from which lhotse makes them.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -16,17 +19,24 @@ from typing import Any
 import lhotse.audio.backend as audio_backends
 import lhotse.serialization as io_backends
 import numpy as np
+import torch
+from lhotse import AudioSource
 from lhotse.utils import compute_num_samples
 from lhotse.workarounds import gzip_open_robust
 
 from nest_ssl.compat import lhotse_readers, set_lhotse_readers
 from nest_ssl.data.audio.opening import FRAMES_UNKNOWN, audio_errors, open_audio, read_frames
+from nest_ssl.data.manifest_lines import check_time
 from nest_ssl.data.tarred.members import check_members, check_shard
 from nest_ssl.errors import AudioError, ManifestError, NestError, one_line
 from nest_ssl.regular_file import check_regular, open_regular
 
 _LONGEST_LINE = 2**24  # characters; a cut takes hundreds; a compressed file can expand to any size
 _LARGEST_WHOLE = 2**28  # characters of a file that is not read line by line
+_READABLE = ("file", "memory", "shar")
+_FIELDS = frozenset(("type", "channels", "source"))  # lhotse makes a source of a table with these
+_LEAVES = (str, bytes, int, float, bool, type(None), np.ndarray, torch.Tensor)
+_MOST_PARTS = 1_000_000  # of one cut
 
 
 class OwnAudio(audio_backends.AudioBackend):
@@ -140,6 +150,56 @@ def lhotse_errors(name: str) -> Iterator[None]:
         raise ManifestError(f"{where}: {error.strerror or one_line(error)}") from error
     except Exception as error:  # hostile bytes can raise anything
         raise ManifestError(f"{name}: lhotse cannot read it: {type(error).__name__}: {one_line(error)}") from error
+
+
+def refuse_other_sources(cut: Any) -> None:
+    """Raise if any audio that the cut can reach is from another kind of source."""
+    for source in _sources(cut):
+        fields = source if isinstance(source, Mapping) else vars(source)
+        kind, origin = fields["type"], fields["source"]
+        if kind not in _READABLE:
+            what = f"of type {one_line(kind, 40)!r}: {one_line(origin, 100)!r}"
+            raise ManifestError(f"cut {_id(cut)}: a source of its audio is {what}; expected a file, not a command")
+        if not isinstance(origin, bytes if kind == "memory" else str):
+            raise ManifestError(f"cut {_id(cut)}: a source of its audio is no {kind}, but a {type(origin).__name__}")
+
+
+def check_cut_times(cut: Any) -> None:
+    """Raise unless the times of a cut, and of its tracks, can be used."""
+    try:
+        for track in getattr(cut, "tracks", ()):
+            check_time("offset of a track", track.offset, zero=True)
+            check_cut_times(track.cut)
+        check_time("duration", cut.duration, zero=False)
+        check_time("start", cut.start, zero=True)
+    except ValueError as error:
+        raise ManifestError(f"cut {_id(cut)}: {error}") from None
+
+
+def _sources(cut: Any) -> Iterator[Any]:
+    """Yield every audio source in the cut, as an object or as a table."""
+    waiting, seen = [cut], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, _LEAVES) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        if len(seen) > _MOST_PARTS:
+            raise ManifestError(f"cut {_id(cut)}: has more than {_MOST_PARTS} parts")
+        if isinstance(part, AudioSource):
+            yield part
+        elif isinstance(part, Mapping):
+            if part.keys() >= _FIELDS:
+                yield part
+            waiting.extend(part.values())
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            waiting.extend(part)
+        else:
+            waiting.extend(getattr(part, "__dict__", {}).values())
+
+
+def _id(cut: Any) -> str:
+    return one_line(getattr(cut, "id", type(cut).__name__), 100)
 
 
 def _named(path_or_fd: Any) -> tuple[str, bytes | None]:

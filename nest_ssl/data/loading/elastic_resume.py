@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import Any
 
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader
 
-from nest_ssl.data.loading.random_states import set_torch_state, torch_state
-from nest_ssl.data.loading.stream import Stream
+from nest_ssl.data.loading.epoch_order import draw_order, makes_batches
+from nest_ssl.data.loading.worker_state import Stream
 
 log = logging.getLogger(__name__)
 RESTART = "restart_epoch"  # a key in the state of a rank: its data or batches changed, so its position is invalid
@@ -48,17 +48,6 @@ def fit_state(
         )
         _forget_workers(state, loader)
     return state
-
-
-def describe_order(sampler: Any) -> dict[str, Any] | None:
-    """Return what is needed, besides the epoch and torch's state, to draw an order again; None if it is impossible."""
-    if _makes_batches(sampler):
-        return {"kind": "batches", "processes": sampler.num_replicas}
-    if type(sampler) is DistributedSampler:
-        return {"kind": "distributed", "seed": sampler.seed, "shuffle": sampler.shuffle}
-    if isinstance(sampler, RandomSampler):
-        return {"kind": "random"}
-    return {"kind": "sequential"} if isinstance(sampler, SequentialSampler) else None
 
 
 def _restart_epoch(state: dict[str, Any], loader: DataLoader[Any]) -> None:
@@ -105,7 +94,7 @@ def _unused(ranks: Sequence[Mapping[str, Any]], sampler: Any, items: int) -> lis
     """
     state = ranks[0]
     order = state.get("order")
-    by_batches = _makes_batches(sampler)
+    by_batches = makes_batches(sampler)
     if order is None or by_batches != (order["kind"] == "batches"):
         return None
     if state["rest"] is not None:  # the rest of an epoch that was divided before
@@ -118,12 +107,7 @@ def _unused(ranks: Sequence[Mapping[str, Any]], sampler: Any, items: int) -> lis
         steps = before.steps(state["epoch"])[state["delivered"] :]
         return [batch.tolist() for batch in chain.from_iterable(steps)]
     taken = state["delivered"] * state["batch_size"] * len(ranks)
-    return _draw_order(order, state, items)[taken:]
-
-
-def _makes_batches(sampler: Any) -> bool:
-    """Return whether a sampler yields whole batches, as `DurationBatches` does, instead of utterances."""
-    return hasattr(sampler, "steps")
+    return draw_order(order, state, items)[taken:]
 
 
 def _batches_of_rank(
@@ -136,20 +120,3 @@ def _batches_of_rank(
         return own
     batches = [own[first : first + batch_size] for first in range(0, len(own), batch_size)]
     return [batch for batch in batches if len(batch) == batch_size or not drop_last]
-
-
-def _draw_order(order: Mapping[str, Any], state: Mapping[str, Any], items: int) -> list[int]:
-    """Draw the order of all utterances again, as the old ranks together used them."""
-    everything: Any = range(items)
-    if order["kind"] == "sequential":
-        return list(everything)
-    if order["kind"] == "distributed":
-        sampler = DistributedSampler[int](everything, 1, rank=0, shuffle=order["shuffle"], seed=order["seed"])
-        sampler.set_epoch(state["epoch"])
-        return list(sampler)
-    now = torch_state()
-    set_torch_state(state["before_order"])
-    try:
-        return list(RandomSampler(everything))
-    finally:
-        set_torch_state(now)

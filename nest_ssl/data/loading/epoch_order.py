@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from typing import Any
+
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from nest_ssl.data.loading.random_states import set_torch_state, torch_state
 
@@ -57,3 +59,36 @@ class OrderedIndices:
 
     def _until_over(self, indices: Iterable[Any]) -> Iterator[Any]:
         return takewhile(lambda _: not self.order.over, indices)
+
+
+def describe_order(sampler: Any) -> dict[str, Any] | None:
+    """Return what is needed, besides the epoch and torch's state, to draw an order again; None if it is impossible."""
+    if makes_batches(sampler):
+        return {"kind": "batches", "processes": sampler.num_replicas}
+    if type(sampler) is DistributedSampler:
+        return {"kind": "distributed", "seed": sampler.seed, "shuffle": sampler.shuffle}
+    if isinstance(sampler, RandomSampler):
+        return {"kind": "random"}
+    return {"kind": "sequential"} if isinstance(sampler, SequentialSampler) else None
+
+
+def makes_batches(sampler: Any) -> bool:
+    """Return whether a sampler yields whole batches, as `DurationBatches` does, instead of utterances."""
+    return hasattr(sampler, "steps")
+
+
+def draw_order(order: Mapping[str, Any], state: Mapping[str, Any], items: int) -> list[int]:
+    """Draw the order of all utterances again, as the old ranks together used them."""
+    everything: Any = range(items)
+    if order["kind"] == "sequential":
+        return list(everything)
+    if order["kind"] == "distributed":
+        sampler = DistributedSampler[int](everything, 1, rank=0, shuffle=order["shuffle"], seed=order["seed"])
+        sampler.set_epoch(state["epoch"])
+        return list(sampler)
+    now = torch_state()
+    set_torch_state(state["before_order"])
+    try:
+        return list(RandomSampler(everything))
+    finally:
+        set_torch_state(now)

@@ -18,13 +18,12 @@ from torch import distributed
 from torch.utils.data import DataLoader
 
 from nest_ssl.compat import end_workers
-from nest_ssl.data.loading.elastic_resume import describe_order, fit_state
-from nest_ssl.data.loading.epoch_order import EpochOrder, OrderedIndices
+from nest_ssl.data.loading.epoch_order import EpochOrder, OrderedIndices, describe_order
 from nest_ssl.data.loading.random_states import get_random_states, set_random_states, set_torch_state, torch_state
-from nest_ssl.data.loading.stream import Stream
 from nest_ssl.data.loading.worker_state import (
     CollateWithState,
     RestoreWorker,
+    Stream,
     WorkerProgress,
     in_next_epoch,
     within_epoch,
@@ -163,6 +162,8 @@ class ResumableLoader(DataLoader[Any]):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Resume from this state at the next iteration, also with another number of ranks or workers."""
+        from nest_ssl.data.loading.elastic_resume import fit_state
+
         self._resumed = state = fit_state(state_dict["processes"], self, *_rank_and_world_size())
         if state["epoch"] is not None and hasattr(self.sampler, "set_epoch"):
             self.sampler.set_epoch(state["epoch"])

@@ -1,20 +1,56 @@
-"""States of workers: sent to the main process with every batch, and restored in new workers after a resume."""
+"""States of workers: their random generators and, of a dataset with its own order, the position in it.
+
+Workers send them to the main process with every batch; new workers restore them when a run resumes.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset, get_worker_info
 
+from nest_ssl.data.batch import AudioNoiseItem
 from nest_ssl.data.loading.random_states import RandomStates, get_random_states, set_random_states
-from nest_ssl.data.loading.stream import Position, Stream
 
+Position = dict[str, Any]  # numbers, strings, bytes and lists of them: cheap to send, and no code in a checkpoint
 # The random generators of a worker and, of a stream, its position; None: at the start, seeded by torch
 WorkerState = tuple[RandomStates, Position | None] | None
 _AFTER = "after"  # a key in the position of a worker that starts the next iteration of its stream: where the last ended
+
+
+def this_worker() -> tuple[int, int]:
+    """Return the number of this worker and how many there are; (0, 1) in the main process."""
+    worker = get_worker_info()
+    return (0, 1) if worker is None else (worker.id, worker.num_workers)
+
+
+class Stream(IterableDataset[AudioNoiseItem]):
+    """Utterances in an order that the dataset decides; each worker iterates over its share and has its own position.
+
+    The loader keeps the states of the global random generators; they are not part of a position.
+    """
+
+    _start: Position | None = None  # of the next iteration
+
+    @abstractmethod
+    def position(self) -> Position:
+        """Return the position of the latest iteration: after the item that it yielded last."""
+
+    def start_from(self, position: Position) -> None:
+        """Start the next iteration, and only that one, at this position."""
+        self._start = position
+
+    def start_after(self, position: Position) -> None:
+        """Make the next iteration the one that follows the iteration of this position, however far that was."""
+
+    def _take_start(self) -> Position | None:
+        """Return the position at which the iteration that begins now starts; None: at the beginning."""
+        position, self._start = self._start, None
+        return position
 
 
 @dataclass

@@ -12,6 +12,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -20,14 +21,16 @@ from torch.utils.data import get_worker_info
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.dataset import MOST_SKIPPED_IN_A_ROW, AudioNoiseDataset
-from nest_ssl.data.loading.shared_arrays import SharedArray
-from nest_ssl.data.loading.stream import Position, Stream, this_worker
-from nest_ssl.data.manifest import Manifest, stable_hash
+from nest_ssl.data.loading.worker_state import Position, Stream, this_worker
+from nest_ssl.data.manifest import Manifest, SharedArray, stable_hash
 from nest_ssl.data.problems import Problem, too_many_skipped
 from nest_ssl.data.tarred.members import Member, audio_members, file_id, open_shard, read_member
-from nest_ssl.data.tarred.shards import ShardStrategy, share_of, shuffled
 from nest_ssl.errors import ShardError
 
+Item = TypeVar("Item")
+ShardStrategy = Literal["scatter", "replicate"]
+
+_FIRST_WAIT = 100  # shards; WebDataset's
 _NUMBER_OF_SHARD = re.compile(r"(\d+)\.tar$")
 
 
@@ -175,6 +178,42 @@ def entries_per_shard(manifest: Manifest, shards: Sequence[str]) -> np.ndarray:
         if sizes.any():
             return sizes
     return np.diff(np.linspace(0, len(manifest), len(shards) + 1).astype(np.int64))
+
+
+def share_of(count: int, strategy: ShardStrategy, rank: int, world_size: int, worker: int, workers: int) -> range:
+    """Return which of `count` shards a worker of a rank reads.
+
+    `scatter` gives each rank the same number of consecutive shards and leaves out the remainder; `replicate` gives all
+    shards to each rank. A worker reads every n-th shard of its rank.
+    """
+    if strategy == "replicate":
+        return range(worker, count, workers)
+    each = count // world_size
+    return range(each * rank + worker, each * (rank + 1), workers)
+
+
+def shuffled(items: Sequence[Item], buffer_size: int, generator: random.Random) -> list[Item]:
+    """Shuffle as WebDataset does: fill a buffer and take every next item from a random position in it.
+
+    With a buffer of one or none, the order is kept.
+    """
+    source, waiting, order = iter(items), list[Item](), list[Item]()
+    enough = min(_FIRST_WAIT, buffer_size)
+    for item in source:
+        waiting.append(item)
+        if len(waiting) < buffer_size:
+            waiting.extend(islice(source, 1))
+        if len(waiting) >= enough:
+            order.append(_taken(waiting, generator))
+    while waiting:
+        order.append(_taken(waiting, generator))
+    return order
+
+
+def _taken(waiting: list[Item], generator: random.Random) -> Item:
+    index = generator.randint(0, len(waiting) - 1)
+    waiting[index], waiting[-1] = waiting[-1], waiting[index]
+    return waiting.pop()
 
 
 def _seed() -> int:

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from nest_ssl.config.schema import TAR_FILES, DataSettings, Numerics
-from nest_ssl.data.build_dataset import build_augmentor, build_dataset, sampling_options
+from nest_ssl.data.loader import build_augmentor, build_dataset, sampling_options
 from nest_ssl.data.loading.resumable import ResumableLoader
-from nest_ssl.data.paths import entries_of, resolve_path, split_paths
-from nest_ssl.data.tarred.dataset import ShardedStream, TarredAudioNoiseDataset
+from nest_ssl.data.paths import entries_of, expand_paths, resolve_path, split_paths
+from nest_ssl.data.tarred.dataset import ShardedStream, TarredAudioNoiseDataset, share_of
 from nest_ssl.data.tarred.members import check_shard
 from nest_ssl.data.tarred.mixes import BucketChain, ConcatStream
-from nest_ssl.data.tarred.shards import expand_paths, share_of
 from nest_ssl.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ import numpy as np
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
 from nest_ssl.data.concat import Choices, SamplingTechnique, choice_probabilities, seed_of_choices
-from nest_ssl.data.loading.stream import Position, this_worker
+from nest_ssl.data.loading.worker_state import Position, this_worker
 from nest_ssl.data.tarred.dataset import ShardedStream
 from nest_ssl.errors import ShardError
 

@@ -23,8 +23,8 @@ from torch.utils.data import DistributedSampler
 
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.dummy import DummyCorpus
-from nest_ssl.data.lhotse.cut_loader import CutLoader
 from nest_ssl.data.lhotse.cut_sets import MOST_REJECTED_IN_A_ROW, PreparedCuts
+from nest_ssl.data.lhotse.loader import CutLoader
 from nest_ssl.data.lhotse.manifest_cuts import ManifestCuts
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.data.noise import load_noise_manifest, sample_noise

@@ -21,7 +21,7 @@ from lhotse.serialization import get_current_io_backend
 
 from nest_ssl.data import build_dataloader
 from nest_ssl.data.lhotse import readers as lhotse_readers
-from nest_ssl.data.lhotse.cut_checks import refuse_other_sources
+from nest_ssl.data.lhotse.readers import refuse_other_sources
 from nest_ssl.errors import NestError
 
 RATE = 16000

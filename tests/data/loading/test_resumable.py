@@ -19,7 +19,7 @@ from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
 from nest_ssl.data.loading.elastic_resume import RESTART
 from nest_ssl.data.loading.random_states import get_random_states, set_random_states
 from nest_ssl.data.loading.resumable import ResumableLoader
-from nest_ssl.data.loading.stream import Position, Stream
+from nest_ssl.data.loading.worker_state import Position, Stream
 
 ITEMS, BATCH = 23, 3
 

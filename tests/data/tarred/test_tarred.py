@@ -23,7 +23,8 @@ from nest_ssl.data import AudioNoiseDataset, build_dataloader
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.inspection.fingerprint import data_sets
 from nest_ssl.data.manifest import load_manifest, manifests_in
-from nest_ssl.data.tarred.shards import expand_paths, share_of, shuffled
+from nest_ssl.data.paths import expand_paths
+from nest_ssl.data.tarred.dataset import share_of, shuffled
 from nest_ssl.errors import AudioError, ConfigError, NestError, ShardError
 from tests.data.tarred.tarred_sets import TarredSet, make_buckets, make_tarred_set
 
