@@ -18,7 +18,7 @@ from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import AudioFile, to_float
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.data.manifest_lines import ManifestEntry
-from nest_ssl.data.noise_parts import SoundingParts, SummedParts
+from nest_ssl.data.noise_parts import NoiseParts
 from nest_ssl.data.paths import split_paths
 from nest_ssl.data.problems import Problem, broken
 from nest_ssl.errors import AudioError, ManifestError
@@ -59,7 +59,7 @@ def load_noise_audio(
     """
     longest = None if max_audio_len is None else max_audio_len / sample_rate  # seconds
     with AudioFile(_one_file(sample)) as file:
-        parts = SummedParts(file, sample_rate) if numerics == "exact" else SoundingParts(file, sample_rate)
+        parts = NoiseParts(file, sample_rate, numerics)
         if longest is not None and sample.duration is not None and sample.duration > longest:
             for _ in range(max_trial):
                 offset = np.random.uniform(0, sample.duration - longest)  # noqa: NPY002 - the stream is the contract

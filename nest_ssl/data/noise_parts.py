@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nest_ssl.config.numerics import Numerics
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.audio.opening import as_frames
 from nest_ssl.data.manifest_lines import Seconds
@@ -52,17 +53,19 @@ class _Remembered:
     sums: RunningSums | None = None
 
 
-class SummedParts:
-    """The parts of one file; `sound` is the sign of a part's sum."""
+class NoiseParts:
+    """The parts of one file; `sound` is the sign of the sum (`exact`), or 1 unless all samples are zero (`fast`)."""
 
-    def __init__(self, file: AudioFile, sample_rate: int) -> None:
+    def __init__(self, file: AudioFile, sample_rate: int, numerics: Numerics) -> None:
         self.file = file
         self.sample_rate = sample_rate
-        self._remembered = _remembered(file.path, *_version(file.path)) if file.is_16_bit(sample_rate) else None
+        self.numerics = numerics
+        is_summed = numerics == "exact" and file.is_16_bit(sample_rate)
+        self._remembered = _remembered(file.path, *_version(file.path)) if is_summed else None
 
     def at(self, offset: Seconds, duration: Seconds | None) -> NoisePart:
         if duration is None or self._remembered is None:
-            return self._summed(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
+            return self._part(self.file.segment(self.sample_rate, offset=offset, duration=duration).samples)
         start = as_frames(offset, self.sample_rate)
         stop = start + as_frames(duration, self.sample_rate)
         sums = self._sums(self._remembered)
@@ -70,9 +73,11 @@ class SummedParts:
             return NoisePart(sums.sign(self._read, start, stop), self.file, start, stop)
         samples = self._read(start, stop)
         self._remembered.samples_read += len(samples)
-        return self._summed(samples)
+        return self._part(samples)
 
-    def _summed(self, samples: np.ndarray) -> NoisePart:
+    def _part(self, samples: np.ndarray) -> NoisePart:
+        if self.numerics == "fast":
+            return NoisePart(int(samples.any()), self.file, samples=samples)
         sign = RunningSums(samples).sign(lambda start, stop: samples[start:stop])
         return NoisePart(sign, self.file, samples=samples)
 
@@ -86,18 +91,6 @@ class SummedParts:
 
     def _read(self, start: int, stop: int) -> np.ndarray:
         return self.file.integers(start, stop - start)
-
-
-class SoundingParts:
-    """The parts of one file; `sound` is 0 if all samples are zero, else 1."""
-
-    def __init__(self, file: AudioFile, sample_rate: int) -> None:
-        self.file = file
-        self.sample_rate = sample_rate
-
-    def at(self, offset: Seconds, duration: Seconds | None) -> NoisePart:
-        samples = self.file.segment(self.sample_rate, offset=offset, duration=duration).samples
-        return NoisePart(int(samples.any()), self.file, samples=samples)
 
 
 def _version(path: str) -> tuple[int, int]:
