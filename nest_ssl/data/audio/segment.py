@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -45,12 +45,14 @@ class AudioSegment:
         `int_values` reads 32-bit integers and scales them to [-1, 1): the same numbers for PCM files, but libsndfile
         truncates files of floats to integers. As in NeMo, channels are selected first, then resampled, then trimmed.
         """
-        if not isinstance(path, str):
-            samples, sample_rate = _read_channel_files(path, target_sr, offset, duration, int_values)
-            samples = _select_channels(samples, channel_selector, path[0])
-            return _finished(path[0], samples, sample_rate, target_sr, trim)
-        with AudioFile(path) as file:
-            return file.segment(target_sr, int_values, offset, duration, trim, channel_selector)
+        if isinstance(path, str):
+            with AudioFile(path) as file:
+                segment = file.segment(target_sr, int_values, offset, duration, channel_selector)
+        else:
+            joined = _read_channel_files(path, target_sr, offset, duration, int_values)
+            selected = _select_channels(joined.samples, channel_selector, path[0])
+            segment = replace(joined, samples=np.ascontiguousarray(selected))
+        return replace(segment, samples=trim_silence(segment.samples)) if trim else segment
 
 
 class AudioFile:
@@ -81,14 +83,18 @@ class AudioFile:
         int_values: bool = False,
         offset: float = 0.0,
         duration: float | None = None,
-        trim: bool = False,
         channel_selector: ChannelSelector = None,
     ) -> AudioSegment:
         """Read one part of the file, as `AudioSegment.from_file` does."""
         samples = _select_channels(self._read(offset, duration, int_values), channel_selector, self.path)
         if self._file.subtype not in _INTEGERS and not np.isfinite(samples).all():
             raise AudioError(f"{self.path}: holds NaN or infinite samples", "not_finite")
-        return _finished(self.path, samples, self._file.samplerate, target_sr, trim)
+        rate = self._file.samplerate
+        if target_sr is not None:
+            channels = 1 if samples.ndim == 1 else samples.shape[1]
+            refuse_size(self.path, len(samples) * (target_sr / rate), channels)
+            samples, rate = resample(samples, rate, target_sr), target_sr
+        return AudioSegment(np.ascontiguousarray(samples), rate)
 
     @property
     def frames(self) -> int:
@@ -145,26 +151,16 @@ def to_float(samples: np.ndarray) -> np.ndarray:
     return scaled
 
 
-def _finished(path: str, samples: np.ndarray, sample_rate: int, target_sr: int | None, trim: bool) -> AudioSegment:
-    """Resample the selected channels, then trim silence."""
-    if target_sr is not None:
-        refuse_size(path, len(samples) * (target_sr / sample_rate), 1 if samples.ndim == 1 else samples.shape[1])
-        samples, sample_rate = resample(samples, sample_rate, target_sr), target_sr
-    if trim:
-        samples = trim_silence(samples)
-    return AudioSegment(np.ascontiguousarray(samples), sample_rate)
-
-
 def _read_channel_files(
     paths: Sequence[str], target_sr: int | None, offset: float, duration: float | None, int_values: bool
-) -> tuple[np.ndarray, int]:
+) -> AudioSegment:
     """Join one-channel files into (S, C); each is resampled separately, so that their rates may differ."""
     channels = [AudioSegment.from_file(path, target_sr, int_values, offset, duration) for path in paths]
     first = channels[0]
     for path, channel in zip(paths, channels, strict=True):
         if channel.sample_rate != first.sample_rate or len(channel.samples) != len(first.samples):
             raise AudioError(f"{path}: differs in rate or length from {paths[0]}; files of one signal must match")
-    return np.stack([channel.samples for channel in channels], axis=1), first.sample_rate  # C x (S) -> (S, C)
+    return replace(first, samples=np.stack([channel.samples for channel in channels], axis=1))  # C x (S) -> (S, C)
 
 
 def _select_channels(samples: np.ndarray, selector: ChannelSelector, path: str) -> np.ndarray:
