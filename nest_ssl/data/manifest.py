@@ -61,7 +61,8 @@ def load_manifest(
     if not columns.lines:
         raise ManifestError(f"{key}: {where}: nothing to read: {dropped if filtered else 'has no entries'}")
     manifest = Manifest(columns)
-    log.info("%s: %d entries, %.2f hours%s", where, len(manifest), manifest.hours, f"; {dropped}" if filtered else "")
+    hours = np.nansum(manifest.durations) / 3600
+    log.info("%s: %d entries, %.2f hours%s", where, len(manifest), hours, f"; {dropped}" if filtered else "")
     return manifest
 
 
@@ -84,6 +85,15 @@ def manifests_in(dataset: Any) -> list[Manifest]:
 def each_once(manifests: Iterable[Any]) -> list[Manifest]:
     """Remove duplicates, and what is no manifest: buckets are listed as often as their weight, sets share noise."""
     return list({id(one): one for one in manifests if isinstance(one, Manifest)}.values())
+
+
+def line_of(manifests: Sequence[Manifest], index: int) -> tuple[Manifest, int]:
+    """Return the manifest that holds an entry, and its index there; `index` counts through all manifests."""
+    for manifest in manifests:
+        if index < len(manifest):
+            return manifest, index
+        index -= len(manifest)
+    raise IndexError(index)
 
 
 def stable_hash(text: str) -> int:
@@ -139,7 +149,7 @@ class Manifest(Sequence[ManifestEntry]):
         self._paths = SharedArray(np.frombuffer(columns.paths, dtype=np.uint8))
         self._path_ends = SharedArray(np.frombuffer(columns.path_ends, dtype=np.int64))
         self._lines = SharedArray(np.frombuffer(columns.lines, dtype=np.int64))
-        self._files = columns.files
+        self.files = columns.files
         self._file_ends = columns.file_ends
 
     def __len__(self) -> int:
@@ -151,14 +161,9 @@ class Manifest(Sequence[ManifestEntry]):
         row = ManifestRow(self.path(index), float(self.durations[index]), float(self._offsets.values[index]))
         return row.entry(self.file_of(index), int(self._lines.values[index]))
 
-    @property
-    def files(self) -> list[str]:
-        """The manifest files that were read, in order."""
-        return self._files
-
     def file_of(self, index: int) -> str:
         """Return the manifest file of an entry."""
-        return self._files[bisect_right(self._file_ends, index)]
+        return self.files[bisect_right(self._file_ends, index)]
 
     def line(self, index: int) -> str:
         """Return the place of an entry, as `manifest:line`."""
@@ -189,11 +194,6 @@ class Manifest(Sequence[ManifestEntry]):
     def shards(self) -> np.ndarray:
         """Numbers of tar files; NaN for an entry without `shard_id`."""
         return self._shards.values
-
-    @property
-    def hours(self) -> float:
-        """Total duration of the entries that have one."""
-        return float(np.nansum(self.durations)) / 3600
 
 
 class _Columns:

@@ -89,7 +89,7 @@ def _real_folder(folder: str) -> str:
 
 def speech_paths(node: Mapping[str, Any] | None) -> list[str]:
     """Return the manifests, cut sets and Shar folders that a plain `*_ds` node names."""
-    return [path for text in _texts([(node or {}).get(key) for key in _SPEECH_KEYS]) for path in split_paths(text)]
+    return [path for text in texts_in([(node or {}).get(key) for key in _SPEECH_KEYS]) for path in split_paths(text)]
 
 
 def is_generated(manifest: str) -> bool:
@@ -99,15 +99,15 @@ def is_generated(manifest: str) -> bool:
     return path.name in names and (path.parent.name == _DUMMY_FOLDER or (path.parent / DUMMY_MARKER).is_file())
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_in(value: Any) -> Iterator[str]:
     """Yield every string in (nested) lists, which may hold weights too, and in the values of mappings."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | tuple):
         for part in value:
-            yield from _texts(part)
+            yield from texts_in(part)
     elif isinstance(value, Mapping):
-        yield from _texts(list(value.values()))
+        yield from texts_in(list(value.values()))
 
 
 def entries_of(value: Any) -> list[Any]:

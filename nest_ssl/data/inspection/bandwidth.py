@@ -10,7 +10,7 @@ import numpy as np
 
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
-from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.manifest import Manifest, line_of
 from nest_ssl.data.manifest_lines import ManifestEntry, Seconds
 from nest_ssl.data.problems import file_name
 from nest_ssl.errors import AudioError
@@ -59,11 +59,9 @@ class NarrowBand:
 def estimate_narrow_band(manifests: Sequence[Manifest], model_rate: int, most: int) -> NarrowBand:
     """Measure some utterances, evenly spread over the manifests: always the same ones, without random numbers."""
     found, total = NarrowBand(model_rate=model_rate), sum(map(len, manifests))
-    ends = np.cumsum([len(manifest) for manifest in manifests])
-    for index in np.unique(np.linspace(0, total - 1, num=min(most, total), dtype=int)):
-        which = int(np.searchsorted(ends, index, side="right"))
-        manifest = manifests[which]
-        entry = manifest[int(index - ends[which] + len(manifest))]
+    for index in np.unique(np.linspace(0, total - 1, num=min(most, total), dtype=int)).tolist():
+        manifest, line = line_of(manifests, index)
+        entry = manifest[line]
         try:
             bandwidth = _bandwidth(entry)
         except AudioError:  # reported when training reads it

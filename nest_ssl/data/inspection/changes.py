@@ -123,7 +123,7 @@ def _changed_files(old: Mapping[str, str], new: Mapping[str, str]) -> DataChange
     added = [name for name in new if name not in old]
     other = [name for name in new if name in old and new[name] != old[name]]
     kinds = {"removed": removed, "added": added, "changed": other}
-    texts = [f"{len(of)} file(s) {kind} ({_shown(len(of), of.__getitem__)})" for kind, of in kinds.items() if of]
+    texts = [f"{len(of)} file(s) {kind} ({_named(range(len(of)), of.__getitem__)})" for kind, of in kinds.items() if of]
     return DataChange(", ".join(texts) or "files in another order")
 
 
@@ -136,11 +136,11 @@ def _changed_lines(stored: StoredLines, now: DataSet) -> DataChange:
     moved = _moved(before, digests[after])
     texts = []
     if len(removed):
-        texts.append(f"{len(removed)} removed ({_names(removed, stored.name)})")
+        texts.append(f"{len(removed)} removed ({_named(removed, stored.name)})")
     if len(added):
-        texts.append(f"{len(added)} added ({_names(added, now.path)})")
+        texts.append(f"{len(added)} added ({_named(added, now.path)})")
     if len(moved):
-        texts.append(f"{len(moved)} in another place ({_names(after[moved], now.path)})")
+        texts.append(f"{len(moved)} in another place ({_named(after[moved], now.path)})")
     return DataChange(", ".join(texts) or "lines repeated or left out", nothing_in_common=not stayed.any())
 
 
@@ -182,10 +182,7 @@ def _lengths_differ(data: DataSet) -> bool:
     return len(np.unique(durations)) > len(durations) / 2
 
 
-def _shown(count: int, name: Callable[[int], str]) -> str:
-    names = [one_line(name(number)) for number in range(min(count, _SHOWN))]
-    return ", ".join(names) + (f" and {count - _SHOWN} more" if count > _SHOWN else "")
-
-
-def _names(positions: np.ndarray, name: Callable[[int], str]) -> str:
-    return _shown(len(positions), lambda number: name(int(positions[number])))
+def _named(positions: Sequence[int] | np.ndarray, name: Callable[[int], str]) -> str:
+    """Return the names at the first positions, and how many more there are."""
+    names = [one_line(name(int(position))) for position in positions[:_SHOWN]]
+    return ", ".join(names) + (f" and {len(positions) - _SHOWN} more" if len(positions) > _SHOWN else "")

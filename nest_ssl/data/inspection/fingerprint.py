@@ -7,7 +7,7 @@ the same corpus; the whole paths are compared separately.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from nest_ssl.data.manifest import Manifest, datasets_in, each_once, manifests_in
-from nest_ssl.data.paths import expand_paths, resolve_path
+from nest_ssl.data.manifest import Manifest, datasets_in, each_once, line_of, manifests_in
+from nest_ssl.data.paths import expand_paths, resolve_path, texts_in
 
 _LINES_AT_ONCE = 2**16
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -78,11 +78,8 @@ class DataSet:
 
     def path(self, index: int) -> str:
         """Return the path of an utterance as written in its manifest."""
-        for manifest in self.manifests:
-            if index < len(manifest):
-                return manifest.path(index)
-            index -= len(manifest)
-        raise IndexError(index)
+        manifest, line = line_of(self.manifests, index)
+        return manifest.path(line)
 
 
 def data_sets(dataset: Any, node: Mapping[str, Any], key: str) -> dict[str, DataSet]:
@@ -100,7 +97,8 @@ def line_digests(manifest: Manifest) -> np.ndarray:
     found = np.empty(len(manifest), np.uint64)
     for first in range(0, len(manifest), _LINES_AT_ONCE):
         some = slice(first, first + _LINES_AT_ONCE)
-        value = _text_digests(*manifest.path_bytes(first, some.stop))
+        text, ends = manifest.path_bytes(first, some.stop)
+        value = text_digests(text, name_starts(text, ends, 2), ends)
         for column in (manifest.durations, manifest.offsets):
             numbers = np.nan_to_num(column[some], nan=-1.0)
             value = _mixed(value ^ numbers.view(np.uint64))
@@ -108,13 +106,13 @@ def line_digests(manifest: Manifest) -> np.ndarray:
     return found
 
 
-def _text_digests(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return a hash of the last two components of each path."""
+def text_digests(text: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return 64 bits for each text from a start to an end: a hash of its bytes."""
     padded = np.zeros(len(text) + 8, np.uint8)
     padded[:-8] = text
     words = np.ndarray(len(text) + 1, np.dtype("<u8"), padded, strides=(1,))  # one from every byte on
     value = np.full(len(ends), _START, np.uint64)
-    at, index = _tails(text, ends), np.arange(len(ends))
+    at, index = starts.copy(), np.arange(len(ends))
     while len(index):
         left = ends[index] - at[index]
         value[index] = _mixed(value[index] ^ (words[at[index]] & _MASKS[np.minimum(left, 8)]))
@@ -123,15 +121,15 @@ def _text_digests(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return value
 
 
-def _tails(text: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the position of the last two components (folder and file name) of each path."""
+def name_starts(text: np.ndarray, ends: np.ndarray, components: int) -> np.ndarray:
+    """Return where the last components of each path begin; 1: the file name, 2: its folder."""
     starts = np.concatenate(([0], ends[:-1]))
     separators = np.flatnonzero((text == _SEPARATORS[0]) | (text == _SEPARATORS[1]))
-    if len(separators) < 2:
+    if len(separators) < components:
         return starts
     before = np.searchsorted(separators, ends)
-    folder = np.where(before >= 2, separators[np.maximum(before - 2, 0)] + 1, 0)
-    return np.maximum(starts, folder)
+    start = np.where(before >= components, separators[np.maximum(before - components, 0)] + 1, 0)
+    return np.maximum(starts, start)
 
 
 def _mixed(value: np.ndarray) -> np.ndarray:
@@ -143,21 +141,11 @@ def _lhotse_files(node: Mapping[str, Any]) -> tuple[Path, ...]:
     """Return the manifests or cut sets that lhotse reads during training; of Shar, the files with cuts."""
     source = next((node[name] for name in _LHOTSE_SOURCES if node.get(name) is not None), None)
     found: list[Path] = []
-    for text in _texts(source):
+    for text in texts_in(source.get("cuts") if isinstance(source, Mapping) else source):
         for name in expand_paths([text], "manifest_filepath"):
-            path = Path(resolve_path(name)).expanduser()
+            path = Path(resolve_path(name))
             found.extend(sorted(path.glob("cuts.*")) if path.is_dir() else [path])
     return tuple(path for path in found if path.is_file())
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _texts(value.get("cuts"))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
 
 
 def _file_digest(path: Path) -> str:

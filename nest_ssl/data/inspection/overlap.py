@@ -1,26 +1,26 @@
 """Find utterances that are in both the training and the validation set, from the columns of manifests.
 
-A validation loss over such utterances measures memorisation. Audio is not opened. Files are first compared by the end
-of their names; only the few matching lines of a million need their folders resolved on the disk.
+A validation loss over such utterances measures memorisation. Audio is not opened. Files are first compared by their
+names; only the few matching lines of a million need their folders resolved on the disk.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from nest_ssl.data.manifest import Manifest
+from nest_ssl.data.inspection.fingerprint import name_starts, text_digests
+from nest_ssl.data.manifest import Manifest, line_of
 from nest_ssl.data.paths import real_name, resolve_path
 from nest_ssl.shell import as_typed
 
 _MARGIN_MS = 50  # at both ends of a part: neighbouring parts may overlap by rounding, or share a breath
 _TIME_BITS = 38  # milliseconds of 8 years; files are numbered in the bits above
 _LAST_MS = 2**_TIME_BITS - 1
-_TAIL = 16  # bytes at the end of a file's name
 _LINES_AT_ONCE = 2**17
 
 
@@ -89,66 +89,41 @@ def shared_audio(parts: AudioParts, others: AudioParts) -> Pairs:
 def find_overlap(training: Sequence[Manifest], validation: Sequence[Manifest]) -> Overlap | None:
     """Return the overlap of a validation set with the training set; None if there is none."""
     total = sum(map(len, validation))
-    for manifest in validation:
-        twin = next((other for other in training if _is_same(manifest, other)), None)
-        if twin is not None and len(validation) == 1:  # the same manifest: all of its lines
-            return Overlap(total, total, manifest.line(0), twin.line(0), by_name=_in_tar(manifest))
-    every = [_tails(manifest, *block) for manifest in validation for block in _blocks(manifest)]
-    tails, names = np.unique(np.concatenate(every)), _FileNumbers()
-    train = _Candidates.of(training, tails, names)
-    val = _Candidates.of(validation, np.unique(train.tails), names) if len(train.tails) else train
-    pairs = shared_audio(val.parts, train.parts)
+    for twin in training if len(validation) == 1 else ():
+        if _is_same(validation[0], twin):  # all of its lines
+            return Overlap(total, total, validation[0].line(0), twin.line(0), by_name=_in_tar(twin))
+    train_names, val_names = _name_digests(training), _name_digests(validation)
+    train_lines = np.flatnonzero(np.isin(train_names, val_names))
+    val_lines = np.flatnonzero(np.isin(val_names, train_names[train_lines]))
+    files = _FileNumbers()
+    pairs = shared_audio(_parts(validation, val_lines, files), _parts(training, train_lines, files))
     if not len(pairs.lines):
         return None
-    first, other = int(pairs.lines[0]), int(pairs.others[0])
+    manifest, line = line_of(validation, int(val_lines[pairs.lines[0]]))
+    other, its_line = line_of(training, int(train_lines[pairs.others[0]]))
     by_name = any(map(_in_tar, (*training, *validation)))
-    return Overlap(len(pairs.lines), total, val.line(first), train.line(other), by_name)
+    return Overlap(len(pairs.lines), total, manifest.line(line), other.line(its_line), by_name)
 
 
-class _Candidates(NamedTuple):
-    """The lines of manifests whose file names end like some of the other side."""
-
-    manifests: Sequence[Manifest]
-    which: np.ndarray  # manifest
-    lines: np.ndarray  # index in it
-    tails: np.ndarray
-    parts: AudioParts
-
-    @classmethod
-    def of(cls, manifests: Sequence[Manifest], tails: np.ndarray, names: _FileNumbers) -> _Candidates:
-        columns: list[list[np.ndarray]] = [[np.empty(0)] for _ in range(6)]
-        which, lines, kept, files, offsets, durations = columns
-        for number, manifest in enumerate(manifests):
-            for start, end in _blocks(manifest):
-                own = _tails(manifest, start, end)
-                found = np.flatnonzero(np.isin(own, tails))
-                kept.append(own[found])
-                found += start
-                lines.append(found)
-                which.append(np.full(len(found), number))
-                files.append(names.of(manifest, found))
-                in_tar = ~np.isnan(manifest.shards[found])  # members of tar files are parts already cut out
-                offsets.append(np.where(in_tar, np.nan, manifest.offsets[found]))
-                durations.append(manifest.durations[found])
-        parts = AudioParts.of(*map(np.concatenate, (files, offsets, durations)))
-        tail = np.concatenate([column.astype(np.uint64) for column in kept])
-        return cls(manifests, np.concatenate(which).astype(int), np.concatenate(lines).astype(int), tail, parts)
-
-    def line(self, index: int) -> str:
-        return self.manifests[self.which[index]].line(int(self.lines[index]))
+def _parts(manifests: Sequence[Manifest], lines: np.ndarray, files: _FileNumbers) -> AudioParts:
+    """Return the audio of some lines, which are counted through all manifests."""
+    columns = ([one.offsets, one.durations, one.shards] for one in manifests)
+    offsets, durations, shards = (np.concatenate(column)[lines] for column in zip(*columns, strict=True))
+    in_tar = ~np.isnan(shards)  # members of tar files are parts already cut out
+    places = (line_of(manifests, line) for line in lines.tolist())
+    numbers = [files.of(manifest, line, tar) for (manifest, line), tar in zip(places, in_tar.tolist(), strict=True)]
+    return AudioParts.of(np.array(numbers, dtype=np.int64), np.where(in_tar, np.nan, offsets), durations)
 
 
 class _FileNumbers:
-    """Numbers for files, the same for all paths of a file; each folder is resolved once."""
+    """Numbers of files, the same for all paths of a file; each folder is resolved once."""
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {}
         self._folders: dict[tuple[str, str], str] = {}
 
-    def of(self, manifest: Manifest, lines: np.ndarray) -> np.ndarray:
-        numbers, in_tar = self._numbers, ~np.isnan(manifest.shards[lines])
-        keys = (self._key(manifest, int(line), tar) for line, tar in zip(lines, in_tar.tolist(), strict=True))
-        return np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), dtype=np.int64, count=len(lines))
+    def of(self, manifest: Manifest, line: int, in_tar: bool) -> int:
+        return self._numbers.setdefault(self._key(manifest, line, in_tar), len(self._numbers))
 
     def _key(self, manifest: Manifest, line: int, in_tar: bool) -> object:
         path = manifest.path(line).partition("\0")[0]  # of several channel files, the first
@@ -163,23 +138,14 @@ class _FileNumbers:
         return f"{place}/{os.path.normcase(name)}"
 
 
-def _blocks(manifest: Manifest) -> Iterator[tuple[int, int]]:
-    for start in range(0, len(manifest), _LINES_AT_ONCE):
-        yield start, min(start + _LINES_AT_ONCE, len(manifest))
-
-
-def _tails(manifest: Manifest, start: int, end: int) -> np.ndarray:
-    """Return 64 bits for each line: a hash of the last bytes of its lower-case file name."""
-    content, ends = manifest.path_bytes(start, end)
-    content = np.concatenate((np.full(_TAIL, ord("/"), np.uint8), content))
-    backwards = content[(ends + _TAIL - 1)[:, None] - np.arange(_TAIL)]  # (lines, TAIL), the last byte first
-    folder = (backwards == ord("/")) | (backwards == ord("\\"))
-    # the bytes before a line's path are those of the previous line; they are not part of its name
-    lengths = np.diff(ends, prepend=0)
-    folder |= np.arange(_TAIL) >= lengths[:, None]
-    name = np.where(np.logical_or.accumulate(folder, axis=1), 0, backwards | 0x20)
-    low, high = name.astype(np.uint8).view(np.uint64).T
-    return low * np.uint64(0x9E3779B97F4A7C15) ^ high
+def _name_digests(manifests: Sequence[Manifest]) -> np.ndarray:
+    """Return 64 bits for each line: a hash of its file name, in which the case of letters does not count."""
+    digests = []
+    for manifest in manifests:
+        for start in range(0, len(manifest), _LINES_AT_ONCE):
+            text, ends = manifest.path_bytes(start, start + _LINES_AT_ONCE)
+            digests.append(text_digests(text | 0x20, name_starts(text, ends, 1), ends))
+    return np.concatenate(digests)
 
 
 def _in_tar(manifest: Manifest) -> bool:
