@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -16,40 +17,61 @@ from nest_ssl.data.loading.worker_state import Position, Stream, this_worker
 SamplingTechnique = Literal["temperature", "random", "round-robin"]
 
 
-class ConcatDataset(Stream):
-    """Items of several datasets, each of which is repeated without end.
+@dataclass(frozen=True)
+class Sampling:
+    """How the next of several sets is chosen, and how many items an epoch has.
 
-    The next dataset is chosen in turn (`round-robin`), by given probabilities (`random`), or by size raised to
-    1/temperature (`temperature`). An epoch has as many items as the datasets together, times `sampling_scale`.
-    Each rank reads a contiguous part of every dataset, each worker every n-th item of that part. Without a seed, the
+    Sets are chosen in turn (`round-robin`), by given probabilities (`random`), or by their size raised to
+    1/`temperature` (`temperature`). An epoch has as many items as the sets together, times `scale`. Without a seed, the
     seed of the run is used, so that a run can be repeated (NeMo takes one from the operating system).
+    """
+
+    technique: SamplingTechnique = "temperature"
+    temperature: float = 5
+    scale: float = 1
+    probabilities: Sequence[float] | None = None
+    seed: int | None = None
+
+    def probabilities_of(self, sizes: Sequence[int]) -> np.ndarray | None:
+        """Return the probability of each set to be chosen next; None: they take turns."""
+        if self.technique == "round-robin":
+            return None
+        if self.technique == "random":
+            return np.array(self.probabilities or [1 / len(sizes)] * len(sizes))
+        weights = np.power(np.array(sizes) / np.sum(sizes), 1 / self.temperature)
+        return weights / np.sum(weights)
+
+    def choices(self, sizes: Sequence[int], position: Sequence[int] | None) -> Choices:
+        """Return the choices between sets of these sizes, from a position on; None: from the beginning."""
+        if position is None:
+            position = [torch.initial_seed() % 2**32 if self.seed is None else self.seed]
+        return Choices(len(sizes), self.probabilities_of(sizes), *position)
+
+
+class ConcatDataset(Stream):
+    """Items of several datasets, each of which is repeated without end and chosen by `sampling`.
+
+    Each rank reads a contiguous part of every dataset, each worker every n-th item of that part.
     """
 
     def __init__(
         self,
         datasets: Sequence[AudioNoiseDataset],
+        sampling: Sampling,
         *,
-        sampling_technique: SamplingTechnique = "temperature",
-        sampling_temperature: float = 5,
-        sampling_scale: float = 1,
-        sampling_probabilities: Sequence[float] | None = None,
         shuffle: bool = True,
-        seed: int | None = None,
         global_rank: int = 0,
         world_size: int = 1,
     ) -> None:
         self.datasets = datasets
-        self.sampling_technique = sampling_technique
-        self.sampling_temperature = sampling_temperature
-        self.sampling_probabilities = sampling_probabilities
+        self.sampling = sampling
         self.shuffle = shuffle
-        self.seed = seed
         self.global_rank = global_rank
         self.world_size = world_size
-        self.length = int(sum(len(dataset) // world_size for dataset in datasets) * sampling_scale)
+        self.length = int(sum(len(dataset) // world_size for dataset in datasets) * sampling.scale)
         self._remaining = 0  # items of the latest iteration
         self._choices = Choices(len(datasets), None, 0)
-        self._supplies: list[_Supply] = []
+        self._passes: list[_Pass] = []
 
     def __len__(self) -> int:
         return self.length
@@ -64,26 +86,19 @@ class ConcatDataset(Stream):
         sizes = [len(share) for share in shares]
         if not any(sizes):
             return
-        how = (self.sampling_technique, sizes, self.sampling_temperature, self.sampling_probabilities)
-        probabilities = choice_probabilities(*how)
+        probabilities = self.sampling.probabilities_of(sizes)
         if probabilities is not None and not np.dot(sizes, probabilities):  # only empty datasets can be chosen
             return
-        start = self._take_start()
-        if start is None:
-            self._remaining = len(range(worker, self.length, workers))
-            self._choices = Choices(len(shares), probabilities, seed_of_choices(self.seed))
-            self._supplies = [_Supply(share, self.shuffle) for share in shares]
-        else:
-            self._remaining = start["remaining"]
-            self._choices = Choices(len(shares), probabilities, *start["choices"])
-            self._supplies = [
-                _Supply(share, self.shuffle, at) for share, at in zip(shares, start["supplies"], strict=True)
-            ]
+        start = self._take_start() or {}
+        self._remaining = start.get("remaining", len(range(worker, self.length, workers)))
+        self._choices = self.sampling.choices(sizes, start.get("choices"))
+        positions = start.get("supplies", [None] * len(shares))
+        self._passes = [_Pass(share, self.shuffle, at) for share, at in zip(shares, positions, strict=True)]
         while self._remaining:
             choice = self._choices.next()
-            index = self._supplies[choice].next()
+            index = self._passes[choice].next()
             if index is None:  # exhausted: repeat it, from its next turn on
-                self._supplies[choice] = _Supply(shares[choice], self.shuffle)
+                self._passes[choice] = _Pass(shares[choice], self.shuffle)
             else:
                 item = self.datasets[choice][index]
                 self._remaining -= 1
@@ -93,7 +108,7 @@ class ConcatDataset(Stream):
         return {
             "remaining": self._remaining,
             "choices": self._choices.position(),
-            "supplies": [supply.position() for supply in self._supplies],
+            "supplies": [one.position() for one in self._passes],
         }
 
     def _share(self, size: int, worker_id: int, num_workers: int) -> range:
@@ -101,18 +116,6 @@ class ConcatDataset(Stream):
         start = size // self.world_size * self.global_rank
         end = size if self.global_rank == self.world_size - 1 else start + size // self.world_size
         return range(start + worker_id, end, num_workers)
-
-
-def choice_probabilities(
-    technique: SamplingTechnique, sizes: Sequence[int], temperature: float, given: Sequence[float] | None
-) -> np.ndarray | None:
-    """Return the probability of each set to be chosen next; None: they take turns."""
-    if technique == "round-robin":
-        return None
-    if technique == "random":
-        return np.array(given or [1 / len(sizes)] * len(sizes))
-    weights = np.power(np.array(sizes) / np.sum(sizes), 1 / temperature)
-    return weights / np.sum(weights)
 
 
 class Choices:
@@ -139,12 +142,7 @@ class Choices:
         return [self.seed, self.made]
 
 
-def seed_of_choices(seed: int | None) -> int:
-    """Return the given seed, or one derived from the seed of the run, so that a run can be repeated."""
-    return torch.initial_seed() % 2**32 if seed is None else seed
-
-
-class _Supply:
+class _Pass:
     """One pass over a share, in an order that NumPy's global generator draws at construction.
 
     With `position`, it continues another pass: the order is drawn again from the state that it was drawn from.

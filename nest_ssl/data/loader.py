@@ -22,7 +22,7 @@ from nest_ssl.data.paths import entries_of
 from nest_ssl.errors import ConfigError, ManifestError
 
 if TYPE_CHECKING:  # other kinds of loaders are imported where they are built: a run needs one kind
-    from nest_ssl.data.concat import ConcatDataset
+    from nest_ssl.data.concat import ConcatDataset, Sampling
 
 log = logging.getLogger(__name__)
 
@@ -111,21 +111,23 @@ def build_dataset(
     )
 
 
-def sampling_options(options: DataSettings, count: int) -> dict[str, Any]:
+def sampling_of(options: DataSettings, count: int) -> Sampling:
     """Return how to sample from `count` datasets."""
+    from nest_ssl.data.concat import Sampling
+
     probabilities = options.concat_sampling_probabilities
     if probabilities is not None and (
         len(probabilities) != count or not math.isclose(sum(probabilities), 1, abs_tol=1e-6)
     ):
         expected = f"{count} numbers >= 0, one a manifest, whose sum is 1"
         raise options.wrong("concat_sampling_probabilities", expected)
-    return {
-        "sampling_technique": options.concat_sampling_technique,
-        "sampling_temperature": options.concat_sampling_temperature,
-        "sampling_scale": options.concat_sampling_scale,
-        "sampling_probabilities": probabilities,
-        "seed": options.concat_sampling_seed,
-    }
+    return Sampling(
+        technique=options.concat_sampling_technique,
+        temperature=options.concat_sampling_temperature,
+        scale=options.concat_sampling_scale,
+        probabilities=probabilities,
+        seed=options.concat_sampling_seed,
+    )
 
 
 def build_augmentor(options: LoaderSettings) -> BatchAugmentor | None:
@@ -218,7 +220,7 @@ def _concat_dataset(options: DataSettings, global_rank: int, world_size: int, nu
     datasets = [build_dataset(options, entry, augmentor, numerics) for entry in entries_of(options.manifest_filepath)]
     return ConcatDataset(
         datasets,
-        **sampling_options(options, len(datasets)),
+        sampling_of(options, len(datasets)),
         shuffle=options.concat_shuffle,
         global_rank=global_rank,
         world_size=world_size,

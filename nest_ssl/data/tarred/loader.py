@@ -6,10 +6,12 @@ import logging
 import math
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from nest_ssl.config.schema import TAR_FILES, DataSettings, Numerics
-from nest_ssl.data.loader import build_augmentor, build_dataset, sampling_options
+from nest_ssl.data.batch import BatchAugmentor
+from nest_ssl.data.loader import build_augmentor, build_dataset, sampling_of
 from nest_ssl.data.loading.resumable import ResumableLoader
 from nest_ssl.data.paths import entries_of, expand_paths, resolve_path, split_paths
 from nest_ssl.data.tarred.dataset import ShardedStream, TarredAudioNoiseDataset, share_of
@@ -41,7 +43,9 @@ def build_tarred_loader(
     workers: Mapping[str, Any],
 ) -> TarredLoader:
     """Return the loader; `workers` are the options of the DataLoader itself."""
-    sets = _Sets(options, batch_size, global_rank, world_size, numerics)
+    if options.tarred_audio_filepaths is None:
+        raise options.wrong("tarred_audio_filepaths", TAR_FILES.expected)
+    sets = _Sets(options, batch_size, global_rank, world_size, numerics, build_augmentor(options))
     stream = sets.concatenated() if options.is_concat else sets.single()
     loader = TarredLoader(
         *(stream, batch_size), shuffle=False, drop_last=options.drop_last, collate_fn=stream.collate_fn, **workers
@@ -73,22 +77,16 @@ def agreed_batches(stream: ShardedStream, batch_size: int, drop_last: bool, work
     return agreed
 
 
+@dataclass(frozen=True)
 class _Sets:
     """The tarred sets that a node describes."""
 
-    def __init__(
-        self, options: DataSettings, batch_size: int, global_rank: int, world_size: int, numerics: Numerics
-    ) -> None:
-        if options.tarred_audio_filepaths is None:
-            raise options.wrong("tarred_audio_filepaths", TAR_FILES.expected)
-        self.options = options
-        self.augmentor = build_augmentor(options)
-        self.numerics = numerics
-        self.batch_size = batch_size
-        self.global_rank = global_rank
-        self.world_size = world_size
-        shuffle_n = 4 * batch_size if options.shuffle_n is None else options.shuffle_n
-        self.shuffle_n = shuffle_n if options.shuffled else 0
+    options: DataSettings
+    batch_size: int
+    global_rank: int
+    world_size: int
+    numerics: Numerics
+    augmentor: BatchAugmentor | None
 
     def single(self) -> ShardedStream:
         """Return one set, a chain of buckets if there are several."""
@@ -105,7 +103,7 @@ class _Sets:
                 "tarred_audio_filepaths", f"{len(manifests)} entries, one for each of manifest_filepath"
             )
         sets = [self._chain(manifest, tar) for manifest, tar in zip(manifests, tars, strict=True)]
-        return ConcatStream(sets, **sampling_options(options, len(sets)))
+        return ConcatStream(sets, sampling_of(options, len(sets)))
 
     def _chain(self, manifests: Any, tars: Any) -> ShardedStream:
         options = self.options
@@ -125,8 +123,8 @@ class _Sets:
         return BucketChain(buckets, seed=self._seed_of_orders(), batch_sizes=self._batch_sizes(weights))
 
     def _bucket(self, manifests: list[str], tars: list[str]) -> TarredAudioNoiseDataset:
-        node = self.options.node
-        tar_key = f"{node}.tarred_audio_filepaths"
+        options = self.options
+        tar_key = f"{options.node}.tarred_audio_filepaths"
         shards = [resolve_path(path) for path in expand_paths(tars, tar_key)]
         used = len({number for rank in range(self.world_size) for number in self._share(len(shards), rank)})
         if used < len(shards) and self.global_rank == 0:
@@ -136,12 +134,13 @@ class _Sets:
             )
         for number in self._share(len(shards), self.global_rank):
             check_shard(shards[number], tar_key)
-        paths = expand_paths(manifests, f"{node}.manifest_filepath")
+        paths = expand_paths(manifests, f"{options.node}.manifest_filepath")
+        shuffle_n = 4 * self.batch_size if options.shuffle_n is None else options.shuffle_n
         return TarredAudioNoiseDataset(
-            build_dataset(self.options, paths, self.augmentor, self.numerics),
+            build_dataset(options, paths, self.augmentor, self.numerics),
             shards,
-            shuffle_n=self.shuffle_n,
-            shard_strategy=self.options.tarred_shard_strategy,
+            shuffle_n=shuffle_n if options.shuffled else 0,
+            shard_strategy=options.tarred_shard_strategy,
             global_rank=self.global_rank,
             world_size=self.world_size,
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.data.batch import AudioNoiseBatch, AudioNoiseItem
-from nest_ssl.data.concat import Choices, SamplingTechnique, choice_probabilities, seed_of_choices
+from nest_ssl.data.concat import Choices, Sampling
 from nest_ssl.data.loading.worker_state import Position, this_worker
 from nest_ssl.data.tarred.dataset import ShardedStream
 from nest_ssl.errors import ShardError
@@ -104,25 +104,13 @@ class BucketChain(ShardedStream):
 class ConcatStream(ShardedStream):
     """Items of several tarred sets, each repeated without end and chosen as in `ConcatDataset`.
 
-    An epoch has as many items as the sets together, times `sampling_scale`; each rank uses its part of that number.
+    Each rank uses its part of an epoch's items.
     """
 
-    def __init__(
-        self,
-        sets: Sequence[ShardedStream],
-        *,
-        sampling_technique: SamplingTechnique = "temperature",
-        sampling_temperature: float = 5,
-        sampling_scale: float = 1,
-        sampling_probabilities: Sequence[float] | None = None,
-        seed: int | None = None,
-    ) -> None:
+    def __init__(self, sets: Sequence[ShardedStream], sampling: Sampling) -> None:
         self.sets = sets
-        self.seed = seed
-        self.length = int(sum(len(one) for one in sets) * sampling_scale)
-        self._probabilities = choice_probabilities(
-            sampling_technique, [len(one) for one in sets], sampling_temperature, sampling_probabilities
-        )
+        self.sampling = sampling
+        self.length = int(sum(len(one) for one in sets) * sampling.scale)
         self._remaining = 0  # items of the latest iteration
         self._choices = Choices(len(sets), None, 0)
 
@@ -147,28 +135,25 @@ class ConcatStream(ShardedStream):
             one.start_after(its_position)
 
     def __iter__(self) -> Iterator[AudioNoiseItem]:
-        position = self._take_start()
-        if position is None:
-            self._choices = Choices(len(self.sets), self._probabilities, seed_of_choices(self.seed))
-            self._remaining = self.items_of(0, *this_worker())
-        else:
-            self._choices = Choices(len(self.sets), self._probabilities, *position["choices"])
-            self._remaining = position["remaining"]
-            for one, its_position in zip(self.sets, position["sets"], strict=True):
+        start = self._take_start() or {}
+        self._remaining = start.get("remaining", self.items_of(0, *this_worker()))
+        self._choices = self.sampling.choices([len(one) for one in self.sets], start.get("choices"))
+        if start:
+            for one, its_position in zip(self.sets, start["sets"], strict=True):
                 one.start_from(its_position)
         return self._items([iter(one) for one in self.sets])
 
-    def _items(self, supplies: list[Iterator[AudioNoiseItem]]) -> Iterator[AudioNoiseItem]:
-        repeats_empty = [False] * len(supplies)  # started over, without an item since
+    def _items(self, iterators: list[Iterator[AudioNoiseItem]]) -> Iterator[AudioNoiseItem]:
+        repeats_empty = [False] * len(iterators)  # started over, without an item since
         while self._remaining:
             choice = self._choices.next()
-            item = next(supplies[choice], None)
+            item = next(iterators[choice], None)
             if item is None:  # exhausted: repeat it, from its next turn on
                 if repeats_empty[choice]:
                     raise ShardError(
                         f"set {choice} has no utterance for this worker; does it have fewer shards than workers?"
                     )
-                supplies[choice], repeats_empty[choice] = iter(self.sets[choice]), True
+                iterators[choice], repeats_empty[choice] = iter(self.sets[choice]), True
             else:
                 repeats_empty[choice] = False
                 self._remaining -= 1

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, DistributedSampler, get_worker_info
 
-from nest_ssl.data.concat import ConcatDataset, SamplingTechnique
+from nest_ssl.data.concat import ConcatDataset, Sampling, SamplingTechnique
 from nest_ssl.data.loading.buckets import DurationBatches, ItemLists
 from nest_ssl.data.loading.elastic_resume import RESTART
 from nest_ssl.data.loading.random_states import get_random_states, set_random_states
@@ -82,7 +82,7 @@ def make(kind: str, num_workers: int, persistent: bool) -> ResumableLoader:
         return loader
     if kind in get_args(SamplingTechnique):
         parts: Any = [Dice(9), Dice(4), Dice(10)]
-        return ResumableLoader(ConcatDataset(parts, sampling_technique=kind), batch_size=BATCH, **options)
+        return ResumableLoader(ConcatDataset(parts, Sampling(kind)), batch_size=BATCH, **options)
     return ResumableLoader(Dice(), batch_size=BATCH, shuffle=kind == "shuffled", **options)
 
 
