@@ -6,12 +6,12 @@ reads its audio (Shar), every worker has its own sampler and is a stream. Both a
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -56,6 +56,7 @@ class BatchOfCuts(NamedTuple):
     spares: tuple[Cut, ...]
 
 
+@dataclass(kw_only=True, eq=False)
 class CutNoiseDataset(Dataset[AudioNoiseBatch]):
     """A dataset whose index is the cuts of a batch: it returns their padded audio, each with noise of that length.
 
@@ -63,20 +64,11 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
     mean the same as in `AudioNoiseDataset`, except that skipped cuts are not replaced: the batch gets smaller.
     """
 
-    def __init__(
-        self,
-        *,
-        noise_data: Sequence[ManifestEntry],
-        batch_augmentor: BatchAugmentor | None,
-        unreadable_audio: UnreadablePolicy = "skip",
-        suspicious_audio: SuspiciousPolicy = "use",
-        numerics: Numerics = "exact",
-    ) -> None:
-        self.noise_data = noise_data
-        self.batch_augmentor = batch_augmentor
-        self.unreadable_audio = unreadable_audio
-        self.suspicious_audio = suspicious_audio
-        self.numerics = numerics
+    noise_data: Sequence[ManifestEntry]
+    batch_augmentor: BatchAugmentor | None
+    unreadable_audio: UnreadablePolicy = "skip"
+    suspicious_audio: SuspiciousPolicy = "use"
+    numerics: Numerics = "exact"
 
     def __getitem__(self, wanted: BatchOfCuts) -> AudioNoiseBatch:
         """Always return a batch: a rank with fewer batches than the others would let them wait forever."""
@@ -107,7 +99,7 @@ class CutNoiseDataset(Dataset[AudioNoiseBatch]):
                 AudioNoiseItem(sample_id=cut.id, audio=samples, audio_len=length, noise=noise, noise_len=noise_len)
             )
         batch = collate_audio_noise(items, self.batch_augmentor)
-        return dataclasses.replace(batch, problems=tuple(problems))
+        return replace(batch, problems=tuple(problems))
 
     def _load(self, cuts: Cuts, problems: list[Problem]) -> list[tuple[Cut, Tensor]]:
         """Return the usable cuts with their audio (S), which lhotse pads to the longest cut, as in its own batches."""
@@ -233,17 +225,17 @@ class CutStream(Stream):
                 log.info("%s: skipping to the checkpoint's position: batch %d of %g", self.key, self._taken, batches)
 
 
+@dataclass(frozen=True)
 class ProcessSeeds:
     """The seed of a stream's order: another one in each worker of each rank, unless `same` gives all the same one.
 
     The formula is lhotse's, which NeMo uses for `shard_seed: randomized`; without workers, `alone` replaces `seed`.
     """
 
-    def __init__(self, seed: int, *, alone: int, rank: int, same: bool) -> None:
-        self.seed = seed
-        self.alone = alone
-        self.rank = rank
-        self.same = same
+    seed: int
+    alone: int
+    rank: int
+    same: bool
 
     def of_this_process(self) -> int:
         if self.same:

@@ -16,7 +16,7 @@ from nest_ssl.config.schema import WEIGHTED_PATHS, LhotseSettings
 from nest_ssl.data.lhotse.manifest_cuts import Cut, ManifestCuts, error_of
 from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import expand_paths, resolve_path
-from nest_ssl.errors import ConfigError, ManifestError
+from nest_ssl.errors import ConfigError
 from nest_ssl.regular_file import why_not_regular
 
 MOST_REJECTED_IN_A_ROW = 1_000_000  # an endless stream without a usable cut would be read for ever
@@ -62,25 +62,16 @@ def read_cuts(options: LhotseSettings, seed: int) -> CutSource:
     raise options.wrong("manifest_filepath", WEIGHTED_PATHS.expected)
 
 
+@dataclass(kw_only=True)
 class PreparedCuts:
     """Cuts for training: resampled, with one channel if one is chosen, and within the duration limits."""
 
-    def __init__(
-        self,
-        cuts: Iterable[Cut],
-        *,
-        sample_rate: int,
-        min_duration: Seconds,
-        max_duration: Seconds,
-        channel: int | None,
-        key: str = "cuts_path",
-    ) -> None:
-        self.cuts = cuts
-        self.sample_rate = sample_rate
-        self.min_duration = min_duration
-        self.max_duration = max_duration
-        self.channel = channel
-        self.key = key
+    cuts: Iterable[Cut]
+    sample_rate: int
+    min_duration: Seconds
+    max_duration: Seconds
+    channel: int | None
+    key: str = "cuts_path"
 
     def __iter__(self) -> Iterator[Cut]:
         from nest_ssl.data.lhotse.readers import lhotse_errors, read_by_us
@@ -125,7 +116,11 @@ def _read_manifests(options: LhotseSettings, value: Any, seed: int) -> CutSource
     key = f"{options.node}.manifest_filepath"
     sources = [
         ManifestCuts(
-            _shard_files(path, key), shuffle=options.shuffle, seed=seed, unreadable=options.unreadable_audio, key=key
+            _regular_files(expand_paths([path], key), key, "a JSON-lines manifest; give several as a list"),
+            shuffle=options.shuffle,
+            seed=seed,
+            unreadable=options.unreadable_audio,
+            key=key,
         )
         for path, _ in weighted
     ]
@@ -143,7 +138,8 @@ def _read_shar(options: LhotseSettings, value: Any, seed: int) -> CutSource:
 
     key = f"{options.node}.shar_path"
     if isinstance(value, Mapping):
-        fields = {name: _shar_field(paths, key) for name, paths in value.items()}
+        named = {name: [paths] if isinstance(paths, str) else paths for name, paths in value.items()}
+        fields = {name: _regular_files(expand_paths(paths, key), key, "a shard") for name, paths in named.items()}
         with lhotse_errors(key):
             sources = [LazySharIterator(fields=fields, shuffle_shards=True, seed=seed)]
         return _mixture(sources, [1], seed, options.force_finite, in_workers=True)
@@ -168,10 +164,7 @@ def _read_cut_set(options: LhotseSettings, path: str) -> CutSource:
     from nest_ssl.data.lhotse.readers import lhotse_errors, own_readers
 
     key = f"{options.node}.cuts_path"
-    file = resolve_path(path)
-    reason = why_not_regular(file)
-    if reason is not None:
-        raise ConfigError(f"{key}: {path!r}: {reason}; expected a lhotse cut set, such as cuts.jsonl.gz")
+    (file,) = _regular_files([path], key, "a lhotse cut set, such as cuts.jsonl.gz")
     with own_readers(), lhotse_errors(f"{key}: {file}"):
         cuts = CutSet.from_file(file)
     if not isinstance(cuts, CutSet):
@@ -199,21 +192,13 @@ def _weighted(entry: Any) -> tuple[str, float | None]:
     return entry[0], entry[1] if len(entry) == 2 else None
 
 
-def _shard_files(pattern: str, key: str) -> list[str]:
-    files = [resolve_path(name) for name in expand_paths([pattern], key)]
+def _regular_files(names: Sequence[str], key: str, expected: str) -> list[str]:
+    """Return the paths of files; refuse what is no regular file."""
+    files = [resolve_path(name) for name in names]
     for file in files:
         reason = why_not_regular(file)
         if reason is not None:
-            raise ManifestError(f"{key}: {file!r}: {reason}; give the path of a JSON-lines manifest, several as a list")
-    return files
-
-
-def _shar_field(paths: Any, key: str) -> list[str]:
-    files = expand_paths([paths] if isinstance(paths, str) else paths, key)
-    for file in files:
-        reason = why_not_regular(file)
-        if reason is not None:
-            raise ConfigError(f"{key}: {file!r}: {reason}; expected a shard")
+            raise ConfigError(f"{key}: {file!r}: {reason}; expected {expected}")
     return files
 
 

@@ -14,6 +14,7 @@ import math
 import random
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -106,7 +107,7 @@ def _sampler(options: LhotseSettings, source: CutSource, seed: int, rank: int, w
     if min_duration > max_duration:
         raise options.wrong("min_duration", f"at most max_duration, which is {max_duration}")
     cuts = PreparedCuts(
-        source.cuts,
+        cuts=source.cuts,
         sample_rate=options.sample_rate,
         min_duration=min_duration,
         max_duration=max_duration,
@@ -153,13 +154,13 @@ def _seeds(options: LhotseSettings, rank: int) -> ProcessSeeds:
     return ProcessSeeds(seed_of_run(), alone=seed_of_run(), rank=rank, same=False)
 
 
+@dataclass(frozen=True)
 class _SeedWorker:
     """Seeds a worker by its number and rank, as lhotse does for streams."""
 
-    def __init__(self, seed: int, rank: int, init: Callable[[int], None] | None) -> None:
-        self.seed = seed
-        self.rank = rank
-        self.init = init
+    seed: int
+    rank: int
+    init: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
         if self.init is not None:

@@ -513,7 +513,7 @@ def test_a_stream_without_any_usable_cut_ends_with_an_error(monkeypatch: pytest.
     monkeypatch.setattr("nest_ssl.data.lhotse.cut_sets.MOST_REJECTED_IN_A_ROW", 50)
     recording = Recording("r", [], sampling_rate=RATE, num_samples=RATE, duration=1.0)
     cuts = [MonoCut("c", start=0, duration=1.0, channel=0, recording=recording)] * 60
-    prepared = PreparedCuts(cuts, sample_rate=RATE, min_duration=2, max_duration=3, channel=None)
+    prepared = PreparedCuts(cuts=cuts, sample_rate=RATE, min_duration=2, max_duration=3, channel=None)
     with pytest.raises(ConfigError, match="none of 50 utterances in a row is 2 to 3 s long"):
         list(prepared)
     assert MOST_REJECTED_IN_A_ROW > 50
