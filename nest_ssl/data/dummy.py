@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -84,7 +85,11 @@ def make_dummy_corpus(
     if not force and _is_complete(folder, recipe, manifests):
         log.info("%s is complete already", folder)
         return corpus
-    with lock_folder(folder, "wait for its end", waiting=lambda who: _tell_of_wait(folder, who)):
+
+    def tell(who: str) -> None:
+        say(f"{folder}: waiting for {who}, which is making it", error=True)
+
+    with lock_folder(folder, "wait for its end", waiting=tell):
         if force or not _is_complete(folder, recipe, manifests):  # another process may have made it meanwhile
             _make(folder, recipe, manifests, progress)
     return corpus
@@ -138,23 +143,19 @@ def _is_ours(manifest: Path, split: str) -> bool:
 
 def _write_wav(path: Path, samples: np.ndarray) -> None:
     """Write 16-bit PCM with the standard library, which writes the same bytes on every system."""
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    with wave.open(str(temporary), "wb") as file:
+    content = io.BytesIO()
+    with wave.open(content, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE)
         file.writeframes(np.rint(samples * 32767).astype("<i2").tobytes())
-    temporary.replace(path)
+    _write(path, content.getvalue())
 
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_bytes(content)
     temporary.replace(path)
-
-
-def _tell_of_wait(folder: Path, who: str) -> None:
-    say(f"{folder}: waiting for {who}, which is making it", error=True)
 
 
 def show_progress(done: int, total: int) -> None:

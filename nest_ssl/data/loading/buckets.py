@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from torch.utils.data import Dataset, DistributedSampler
@@ -124,11 +125,11 @@ def split_by_duration(durations: np.ndarray, num_buckets: int, bins: Sequence[Se
     return [bucket for bucket in np.split(order, ends) if len(bucket)]
 
 
+@dataclass(eq=False)
 class ItemLists(Dataset[list[AudioNoiseItem]]):
     """A dataset whose index is a list: it returns the items of a whole batch at once."""
 
-    def __init__(self, dataset: AudioNoiseDataset) -> None:
-        self.dataset = dataset
+    dataset: AudioNoiseDataset
 
     def __len__(self) -> int:
         return len(self.dataset)

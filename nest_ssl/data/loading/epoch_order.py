@@ -30,6 +30,7 @@ class EpochOrder:
         self.before, self.skip, self.over, self.rest = before, skip, False, rest
 
 
+@dataclass(frozen=True)
 class OrderedIndices:
     """The indices of a loader's batches, in the order of an epoch.
 
@@ -37,9 +38,8 @@ class OrderedIndices:
     never be told to end, because the queue that would tell them is collected first.
     """
 
-    def __init__(self, indices: Any, order: EpochOrder) -> None:
-        self.indices = indices
-        self.order = order
+    indices: Any
+    order: EpochOrder
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -84,11 +84,11 @@ def within_epoch(workers: Sequence[tuple[int, Sequence[WorkerState]]], last: int
     return resumed, sum(again)
 
 
+@dataclass(frozen=True)
 class CollateWithState:
     """Collate a batch and add which worker made it, and that worker's state afterwards."""
 
-    def __init__(self, collate: Callable[[Any], Any]) -> None:
-        self.collate = collate
+    collate: Callable[[Any], Any]
 
     def __call__(self, items: Any) -> tuple[Any, tuple[int, WorkerState] | None]:
         batch, worker = self.collate(items), get_worker_info()
@@ -98,12 +98,12 @@ class CollateWithState:
         return batch, (worker.id, (get_random_states(), position))
 
 
+@dataclass(frozen=True)
 class RestoreWorker:
     """A `worker_init_fn` that restores the state of each worker."""
 
-    def __init__(self, states: Sequence[WorkerState], init: Callable[[int], None] | None) -> None:
-        self.states = states
-        self.init = init
+    states: Sequence[WorkerState]
+    init: Callable[[int], None] | None
 
     def __call__(self, worker: int) -> None:
         if self.init is not None:
