@@ -1,4 +1,4 @@
-"""Optimizers by name: torch's classes, with the parameters in NeMo's order and number."""
+"""Optimizers by name: torch's classes, with the parameters in NeMo's order and number; and clipping of gradients."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn, optim
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from nest_ssl.config.schema import OptimizerSettings, keys_of
-from nest_ssl.errors import ConfigError, nearest
-from nest_ssl.training.optim.known_options import read_options
+from nest_ssl.errors import ConfigError, nearest, refuse_unknown
 
 OPTIMIZERS: dict[str, type[optim.Optimizer]] = {
     "adamw": optim.AdamW,
@@ -100,3 +100,39 @@ def _typed_group(entry: Any, known: list[str], cls: type[optim.Optimizer], key: 
 
 def _without(config: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in names}
+
+
+def read_options(config: Mapping[str, Any], known: Iterable[str], owner: str, key: str) -> dict[str, Any]:
+    """Return the options under `key`, typed as Python needs them; refuse one that the class `owner` does not take."""
+    refuse_unknown(config, known, key, owner)
+    return {name: _typed(value) for name, value in config.items()}
+
+
+def _typed(value: Any) -> Any:
+    """Return the number that a string such as `1e-3` means (a string to YAML 1.1), and lists as tuples."""
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    if isinstance(value, Sequence):
+        return tuple(_typed(item) for item in value)
+    return value
+
+
+def clip_or_drop(parameters: Sequence[nn.Parameter], max_norm: float | None, drop: bool = True) -> tuple[Tensor, bool]:
+    """Clip the gradients to `max_norm` as `clip_grad_norm_` does; set them to None if their norm is not finite.
+
+    Return the norm before clipping and whether it is finite. An optimizer skips parameters without a gradient, moments
+    and weight decay included. Without `drop`, the caller skips the step.
+    """
+    norm = get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    if hasattr(norm, "full_tensor"):  # sharded weights
+        norm = norm.full_tensor()
+    finite = bool(norm.isfinite())
+    if not finite and drop:
+        for parameter in parameters:
+            parameter.grad = None
+    elif max_norm is not None:
+        clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm, finite

@@ -11,7 +11,7 @@ from torch.optim import Optimizer, lr_scheduler
 from nest_ssl.config.schema import ScheduleSettings, keys_of
 from nest_ssl.errors import ConfigError, nearest
 from nest_ssl.training.optim import schedules
-from nest_ssl.training.optim.known_options import read_options
+from nest_ssl.training.optim.optimizers import read_options
 
 SCHEDULES: dict[str, type[schedules.WarmupPolicy]] = {
     cls.__name__: cls

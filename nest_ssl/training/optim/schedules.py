@@ -7,6 +7,7 @@ names because torch stores them in checkpoints.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,7 +19,9 @@ class WarmupPolicy(LRScheduler):
 
     needs_max_steps = False
     ends_at_max_steps = True  # after `max_steps` the rate is `min_lr`
+    refuses_lr_below_min_lr = False
     max_steps: Any  # int, or None for a run without end
+    base_lrs: list[Any]  # one for each parameter group
 
     def __init__(
         self,
@@ -30,6 +33,9 @@ class WarmupPolicy(LRScheduler):
         min_lr: float = 0.0,
         last_epoch: int = -1,
     ) -> None:
+        for group in optimizer.param_groups:
+            if self.refuses_lr_below_min_lr and group["lr"] < min_lr:
+                raise ValueError(f"lr {group['lr']} is below min_lr {min_lr}")
         if self.needs_max_steps and not max_steps:
             raise ValueError("needs the number of steps; set trainer.max_steps")
         self.max_steps = max_steps
@@ -38,7 +44,7 @@ class WarmupPolicy(LRScheduler):
         super().__init__(optimizer, last_epoch)  # calls `rate`, so all attributes must be set before
 
     def get_lr(self) -> list[Any]:
-        return [self.rate(self.last_epoch, base) for base in self.base_lrs]  # type: ignore[arg-type]
+        return [self.rate(self.last_epoch, base) for base in self.base_lrs]
 
     def rate(self, step: int, base: float) -> float:
         """Return the learning rate at optimizer step `step` (from 0) of a parameter group with base rate `base`."""
@@ -54,16 +60,6 @@ class WarmupPolicy(LRScheduler):
     def anneal(self, step: int, base: float) -> float:
         return base
 
-    def first_base(self) -> float:
-        """Return the base rate of the first group, which some of NeMo's schedules use for every group."""
-        return self.base_lrs[0]  # type: ignore[return-value]
-
-    def refuse_rates_below_minimum(self, optimizer: Optimizer) -> None:
-        """Raise ValueError if a schedule that descends to `min_lr` would start below it."""
-        for group in optimizer.param_groups:
-            if group["lr"] < self.min_lr:
-                raise ValueError(f"lr {group['lr']} is below min_lr {self.min_lr}")
-
 
 class NoamAnnealing(WarmupPolicy):
     """`Attention is All You Need` (section 5.3): linear warm-up, then the inverse square root of the step.
@@ -72,12 +68,11 @@ class NoamAnnealing(WarmupPolicy):
     """
 
     ends_at_max_steps = False
+    refuses_lr_below_min_lr = True
 
-    def __init__(self, optimizer: Optimizer, *, d_model: int, min_lr: float = 0.0, **shared: Any) -> None:
+    def __init__(self, optimizer: Optimizer, *, d_model: int, **shared: Any) -> None:
         self._normalize = d_model ** (-0.5)
-        self.min_lr = min_lr
-        self.refuse_rates_below_minimum(optimizer)
-        super().__init__(optimizer, min_lr=min_lr, **shared)
+        super().__init__(optimizer, **shared)
 
     def rate(self, step: int, base: float) -> float:
         step = max(1, step)
@@ -92,30 +87,25 @@ class CosineAnnealing(WarmupPolicy):
     """Half a cosine from the base rate to `min_lr`; with `constant_steps`, Megatron's variant with a flat end."""
 
     needs_max_steps = True
+    refuses_lr_below_min_lr = True
 
     def __init__(
         self,
         optimizer: Optimizer,
         *,
-        max_steps: int | None = None,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
         constant_steps: float | None = None,
         constant_ratio: float | None = None,
-        min_lr: float = 0.0,
         **shared: Any,
     ) -> None:
-        warmup = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
+        max_steps = shared.get("max_steps")
         self.constant_steps = _phase_steps("constant", constant_steps, constant_ratio, max_steps)
-        self.decay_steps = (max_steps or 0) - (self.constant_steps + warmup)
-        self.min_lr = min_lr
-        self.refuse_rates_below_minimum(optimizer)
-        super().__init__(optimizer, max_steps=max_steps, warmup_steps=warmup, min_lr=min_lr, **shared)
+        self.decay_steps = (max_steps or 0) - (self.constant_steps + _warm_up_steps(shared))
+        super().__init__(optimizer, **shared)
 
     def warm_up(self, step: int, base: float) -> float:
         if self.constant_steps == 0:
             return super().warm_up(step, base)
-        return self.first_base() * float(step) / float(self.warmup_steps)  # from zero, not from one step
+        return self.base_lrs[0] * float(step) / float(self.warmup_steps)  # from zero, not from one step
 
     def anneal(self, step: int, base: float) -> float:
         step_of_anneal = step - self.warmup_steps
@@ -125,7 +115,7 @@ class CosineAnnealing(WarmupPolicy):
         if step > self.warmup_steps + self.decay_steps:
             return self.min_lr
         factor = 0.5 * (math.cos(math.pi * _share(step_of_anneal, self.decay_steps)) + 1.0)
-        return self.min_lr + factor * (self.first_base() - self.min_lr)
+        return self.min_lr + factor * (self.base_lrs[0] - self.min_lr)  # as in NeMo, of the first group
 
 
 class WarmupAnnealing(WarmupPolicy):
@@ -135,7 +125,7 @@ class WarmupAnnealing(WarmupPolicy):
 
     def anneal(self, step: int, base: float) -> float:
         share = (step - self.warmup_steps) / (self.max_steps - self.warmup_steps)
-        return self.min_lr + (1 - share) * (self.first_base() - self.min_lr)
+        return self.min_lr + (1 - share) * (self.base_lrs[0] - self.min_lr)
 
 
 class SquareAnnealing(WarmupPolicy):
@@ -187,21 +177,12 @@ class WarmupHoldPolicy(WarmupPolicy):
     """Linear warm-up, then the base rate for `hold_steps`, then `anneal`."""
 
     def __init__(
-        self,
-        optimizer: Optimizer,
-        *,
-        max_steps: int | None = None,
-        warmup_steps: float | None = None,
-        warmup_ratio: float | None = None,
-        hold_steps: float | None = None,
-        hold_ratio: float | None = None,
-        **shared: Any,
+        self, optimizer: Optimizer, *, hold_steps: float | None = None, hold_ratio: float | None = None, **shared: Any
     ) -> None:
-        warmup = _phase_steps("warmup", warmup_steps, warmup_ratio, max_steps)
-        hold = _phase_steps("hold", hold_steps, hold_ratio, max_steps)
+        hold = _phase_steps("hold", hold_steps, hold_ratio, shared.get("max_steps"))
         # NeMo includes the warm-up, but only if a hold is configured.
-        self.hold_steps = 0 if hold_steps is None and hold_ratio is None else hold + warmup
-        super().__init__(optimizer, max_steps=max_steps, warmup_steps=warmup, **shared)
+        self.hold_steps = 0 if hold_steps is None and hold_ratio is None else hold + _warm_up_steps(shared)
+        super().__init__(optimizer, **shared)
 
     def rate(self, step: int, base: float) -> float:
         if step < self.hold_steps and (step > self.warmup_steps or self.warmup_steps == 0):
@@ -249,6 +230,11 @@ class NoamHoldAnnealing(WarmupHoldPolicy):
         held = self.hold_steps - self.warmup_steps if self.hold_steps > 0 else 0
         peak = max(1, self.warmup_steps**self.decay_rate)
         return max((base * peak) / max(1, (step - held) ** self.decay_rate), self.min_lr)
+
+
+def _warm_up_steps(options: Mapping[str, Any]) -> Any:
+    """Return the length of the warm-up before the base class sets it: its first rate needs every attribute."""
+    return _phase_steps("warmup", options.get("warmup_steps"), options.get("warmup_ratio"), options.get("max_steps"))
 
 
 def _phase_steps(phase: str, steps: float | None, ratio: float | None, max_steps: int | None) -> Any:

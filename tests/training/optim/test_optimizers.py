@@ -1,4 +1,4 @@
-"""Optimizers: their names and options in a configuration, their parameters, and refused values."""
+"""Optimizers: their names and options in a configuration, their parameters, refused values, and clipping."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nest_ssl.errors import ConfigError
-from nest_ssl.training.optim import build_optimizer, parameter_groups
+from nest_ssl.training.optim import build_optimizer, clip_or_drop, parameter_groups
 from nest_ssl.training.optim.optimizers import OPTIMIZERS
 
 
@@ -98,3 +98,43 @@ def test_groups_are_checked_like_the_options() -> None:
         parameter_groups(model, {"encodr": {"lr": 1.0}})
     with pytest.raises(ConfigError, match=r"^model\.optim_param_groups\.learning_rate: SGD has no such option"):
         build_optimizer(parameter_groups(model, {"encoder": {"learning_rate": 1.0}}), {"name": "sgd", "lr": 1.0})
+
+
+def with_gradients(*gradients: torch.Tensor | None) -> list[nn.Parameter]:
+    made = [nn.Parameter(torch.ones(3)) for _ in gradients]
+    for parameter, gradient in zip(made, gradients, strict=True):
+        parameter.grad = gradient
+    return made
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e6])
+def test_finite_gradients_are_clipped_as_torch_does(size: float) -> None:
+    gradients = [torch.randn(3) * size for _ in range(5)]
+    ours, theirs = with_gradients(*gradients), with_gradients(*(g.clone() for g in gradients))
+    norm, finite = clip_or_drop(ours, 1.0)
+    assert torch.equal(norm, torch.nn.utils.clip_grad_norm_(theirs, 1.0))
+    assert finite
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))  # type: ignore[arg-type]
+
+
+def test_without_a_limit_gradients_are_unchanged() -> None:
+    (parameter,) = with_gradients(torch.full((3,), 100.0))
+    norm, finite = clip_or_drop([parameter], None)
+    assert finite
+    assert norm > 100
+    assert parameter.grad is not None
+    assert parameter.grad.eq(100).all()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_skipped_step_does_not_change_the_optimizer(bad: float) -> None:
+    made = with_gradients(torch.ones(3), torch.ones(3))
+    optimizer = torch.optim.AdamW(made, lr=0.1, weight_decay=0.1)
+    optimizer.step()
+    before = [made[0].clone(), *(value.clone() for value in optimizer.state[made[0]].values())]
+    assert made[1].grad is not None
+    made[1].grad[1] = bad
+    assert not clip_or_drop(made, 1.0)[1]
+    optimizer.step()
+    after = [made[0], *optimizer.state[made[0]].values()]
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
