@@ -19,8 +19,7 @@ from nest_ssl.apps.pages.charts import Axis, Panel, svg
 from nest_ssl.apps.report.foreign import open_inside
 from nest_ssl.apps.report.texts import words
 from nest_ssl.errors import NestError, one_line
-from nest_ssl.training.callbacks.pictures import rows
-from nest_ssl.training.callbacks.samples import Sample
+from nest_ssl.training.callbacks.samples import Sample, rows
 
 SAMPLES = "samples/step-*.npz"
 _LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances

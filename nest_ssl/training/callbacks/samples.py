@@ -1,4 +1,8 @@
-"""Samples of each validation to look at and listen to: two utterances, saved as arrays and logged as pictures."""
+"""Samples of each validation to look at and listen to: two utterances, saved as arrays and logged as pictures.
+
+A picture shows the spectrogram with its mask, and below it the target and the predicted tokens. matplotlib draws it,
+with a whole number of pixels for each frame, so that frames and tokens line up. Reports show the same rows.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,15 @@ _MOST_SECONDS = 15
 _WITH_PICTURES = (TensorBoardLogger, WandbLogger, MLFlowLogger)
 _NEWEST_KEPT = 3  # and the very first
 _OWN_NAME = re.compile(r"step-\d{9,}\.npz")
+
+Pixels = NDArray[np.uint8]  # (height, width, 3)
+_LEFT, _RIGHT = 84, 16  # pixels beside the frames
+_WIDTH, _LEAST_WIDTH = 900, 420  # of the frames, about
+_MEL = 3  # pixels of a mel band
+_STRIP, _THIN, _GAP, _LETTERS = 18, 8, 4, 13
+_INK, _MASKED = "#282828", (90, 90, 90)
+_RIGHT_TOKEN, _WRONG_TOKEN, _NO_TOKEN = (0, 140, 95), (205, 80, 65), (235, 235, 235)
+_QUIET, _LOUD = 1.0, 99.5  # percentiles of a picture's values that get the first and the last colour
 
 
 @dataclass(frozen=True)
@@ -118,11 +131,7 @@ def write_samples(folder: Path, samples: list[Sample], rate: int, step: int) -> 
 def _show(trainer: Trainer, samples: list[Sample], rate: int) -> None:
     """Log the samples with every logger that takes pictures."""
     loggers = [logger for logger in trainer.loggers if isinstance(logger, _WITH_PICTURES)]
-    if not loggers:
-        return
-    from nest_ssl.training.callbacks.pictures import picture
-
-    for index, sample in enumerate(samples):
+    for index, sample in enumerate(samples if loggers else ()):
         pixels = picture(sample, rate)
         for logger in loggers:
             _log_picture(logger, f"validation_sample_{index}", pixels, trainer.global_step)
@@ -145,3 +154,99 @@ def sample_rate(model: Any) -> int:
 def _array(tensor: torch.Tensor, kind: Any) -> NDArray[Any]:
     values = tensor.float() if tensor.is_floating_point() else tensor  # NumPy has no bfloat16
     return values.cpu().numpy().astype(kind)
+
+
+def token_colours(tokens: NDArray[np.integer[Any]]) -> Pixels:
+    """Return a colour for each token (...) -> (..., 3): distant hues for neighbouring numbers, grey for no token."""
+    hue = (tokens * 0.61803399 % 1)[..., None]  # the golden ratio spreads any run of numbers
+    light = 0.45 + 0.4 * (tokens * 0.75487767 % 1)[..., None]
+    colours = 255 * light * (0.35 + 0.65 * (0.5 + 0.5 * np.cos(2 * np.pi * (hue + np.array((0, 1 / 3, 2 / 3))))))
+    return np.where((tokens < 0)[..., None], _NO_TOKEN, np.clip(1.25 * colours, 0, 255)).astype(np.uint8)
+
+
+def picture(sample: Sample, sample_rate: int) -> Pixels:
+    """Draw a sample, time to the right; a token's colour is arbitrary, and equal tokens have the same."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    frames = sample.features.shape[1]
+    frames_width = frames * max(1, round(_WIDTH / max(frames, 1)))
+    pictured = rows(sample, frames_width)
+    width = _LEFT + max(frames_width, _LEAST_WIDTH) + _RIGHT
+    height = sum(len(pixels) + _GAP for _, pixels in pictured) + 4 * _LETTERS
+    figure = Figure(figsize=(width / 100, height / 100), dpi=100, facecolor="white")
+    canvas = FigureCanvasAgg(figure)
+
+    def write(text: str, x: float, y: float, across: str, up: str) -> None:
+        """Write a text at pixels from the left and the top."""
+        figure.text(x / width, 1 - y / height, text, ha=across, va=up, color=_INK, fontsize=0.72 * _LETTERS)
+
+    write(_summary(sample), _LEFT, _GAP, "left", "top")
+    top = _LETTERS + 3 * _GAP
+    for name, pixels in pictured:
+        write(name, _LEFT - 6, top + len(pixels) / 2, "right", "center")
+        figure.figimage(pixels, _LEFT, height - top - len(pixels), origin="upper")  # pixel by pixel, not resampled
+        top += len(pixels) + _GAP
+    seconds = len(sample.noisy) / sample_rate
+    write("seconds", _LEFT - 18, top + 6, "right", "top")
+    for tick in np.arange(0, seconds + 1e-6, 1 if seconds > 3 else 0.5):
+        x = _LEFT + frames_width * tick / max(seconds, 1e-6)
+        figure.add_artist(
+            Line2D([x / width] * 2, [1 - top / height, 1 - (top + 4) / height], color=_INK, linewidth=0.8)
+        )
+        write(f"{tick:g}", x, top + 6, "center", "top")
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def _summary(sample: Sample) -> str:
+    right = int((sample.targets == sample.predicted)[sample.scored].sum())
+    return f"{sample.mask.mean():.0%} masked, {right} of {sample.targets[sample.scored].size} tokens right"
+
+
+def rows(sample: Sample, width: int) -> list[tuple[str, Pixels]]:
+    """Return the rows of the picture with their names, from top to bottom; pages of runs show the same rows."""
+    masked = np.where(sample.mask[:, None], _MASKED, _NO_TOKEN)
+    found = [("log-mel", _spectrogram(sample, width)), ("masked", _strip(masked, width, _THIN))]
+    books = sample.targets.shape[1]
+    for book in range(books):
+        number = f" {book}" if books > 1 else ""
+        targets, predicted = sample.targets[:, book], sample.predicted[:, book]
+        right = np.where((targets == predicted)[:, None], _RIGHT_TOKEN, _WRONG_TOKEN)
+        found += [
+            (f"target{number}", _strip(token_colours(targets), width)),
+            (f"predicted{number}", _strip(token_colours(predicted), width)),
+            ("right", _strip(np.where(sample.scored[:, None], right, _NO_TOKEN), width, _THIN)),
+        ]
+    return found
+
+
+def _spectrogram(sample: Sample, width: int) -> Pixels:
+    """Return the features in colours, low frequencies at the bottom; masked frames are grey."""
+    from matplotlib import colormaps
+
+    colours = colormaps["inferno"](_levels(sample.features), bytes=True)[..., :3]  # (D, T, 3)
+    grey = 70 + 0.6 * colours.mean(axis=-1, keepdims=True)
+    colours = np.where(sample.mask[:, None], grey, colours)
+    return _stretched(colours.repeat(_MEL, axis=0), width)
+
+
+def _levels(features: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """Return features (D, T) as levels of a colour map, low frequencies at the bottom."""
+    values = features.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = np.percentile(finite, (_QUIET, _LOUD)) if len(finite) else (0.0, 1.0)
+    levels = np.clip((np.nan_to_num(values) - low) / max(high - low, 1e-6), 0, 1) * 255
+    return levels.astype(np.uint8)[::-1]
+
+
+def _strip(colours: NDArray[Any], width: int, height: int = _STRIP) -> Pixels:
+    """Return frames (U, 3) as a band of pixels."""
+    return _stretched(colours[None].repeat(height, axis=0), width)
+
+
+def _stretched(colours: NDArray[Any], width: int) -> Pixels:
+    """Widen (height, frames, 3) to (height, width, 3), every frame by the same number of pixels."""
+    frame = np.arange(width) * colours.shape[1] // width
+    return colours[:, frame].astype(np.uint8)

@@ -15,8 +15,7 @@ from PIL import Image
 
 from nest_ssl.apps.report.samples import as_wav, correct, newest_samples, utterance_chart
 from nest_ssl.errors import NestError
-from nest_ssl.training.callbacks.pictures import rows, token_colours
-from nest_ssl.training.callbacks.samples import Sample
+from nest_ssl.training.callbacks.samples import Sample, rows, token_colours
 from tests.apps.report.example_runs import write_samples
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nest_ssl.training.callbacks.pictures import picture
-from nest_ssl.training.callbacks.samples import Sample, take_samples, write_samples
+from nest_ssl.training.callbacks.samples import Sample, picture, take_samples, write_samples
 from tests.model.fast.conftest import build, make_batch
 
 RATE = 16000
