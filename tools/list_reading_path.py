@@ -32,7 +32,7 @@ AROUND = (
     *("data/inspection/", "model/agreement", "model/size"),
     *("training/advice", "training/callbacks/", "training/checks", "training/console", "training/experiment"),
     *("training/checkpointing/checkpoint", "training/checkpointing/run_record", "training/loggers/"),
-    *("training/processes", "training/run_folder"),
+    "training/run_folder",
 )
 BEGIN, END = "<!-- reading path: begin -->", "<!-- reading path: end -->"
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed

@@ -21,8 +21,12 @@ from nest_ssl.errors import ConfigError
 from nest_ssl.model import MaskedPrediction
 from nest_ssl.model.batch_norm_statistics import RunningStatistics
 from nest_ssl.model.nest import Nest
-from nest_ssl.training.checkpointing.accumulation import gradients_of_all_ranks, own_gradients, put_back
-from nest_ssl.training.checkpointing.epoch_position import agree_on_position
+from nest_ssl.training.checkpointing.within_epoch import (
+    agree_on_position,
+    gradients_of_all_ranks,
+    own_gradients,
+    put_back,
+)
 from nest_ssl.training.datamodule import NestDataModule, seed_for_lhotse
 from nest_ssl.training.optim import (
     build_optimizer,

@@ -29,10 +29,9 @@ from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.checks import DataChecks, check_configuration, keeps_results
 from nest_ssl.training.console import RunClock, announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
-from nest_ssl.training.processes import Ranks, leave_with_the_first_process
 from nest_ssl.training.run_folder import hold_run_folders
 from nest_ssl.training.run_length import ValidationSchedule
-from nest_ssl.training.trainer import build_trainer, fit
+from nest_ssl.training.trainer import Ranks, build_trainer, fit, leave_with_the_first_process
 
 
 class TrainFunction(Protocol):

@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[2]
 NOT_CALLED = {
     *(f"checkpoint/{name}.py" for name in ("inspection", "lightning", "nemo", "restore", "safetensors", "weights")),
     *(f"config/schema/{name}.py" for name in ("experiment", "run")),
-    "training/checkpointing/accumulation.py",
 }
 
 

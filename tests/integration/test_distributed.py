@@ -19,7 +19,7 @@ from torch.multiprocessing import spawn
 from nest_ssl.checkpoint import load_lightning_checkpoint, load_nemo
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from nest_ssl.errors import NestError
-from nest_ssl.training.processes import refuse_different_weights
+from nest_ssl.training.trainer import refuse_different_weights
 from tests.differences import differences
 from tests.integration.conftest import SMALL
 from tests.integration.test_resume import children, is_alive, newest_checkpoint, result

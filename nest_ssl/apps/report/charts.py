@@ -14,7 +14,7 @@ from nest_ssl.apps.report.curves import Chart, Curve, curve_chart, curve_of, rea
 from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Signs
 from nest_ssl.apps.report.texts import number, share, words
-from nest_ssl.training.loggers.tags import tag_of
+from nest_ssl.training.loggers.build import tag_of
 
 COLOURS = 8  # in the style sheet
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from nest_ssl.apps.report.foreign import open_inside
 from nest_ssl.errors import NestError
-from nest_ssl.training.loggers.tags import name_of
+from nest_ssl.training.loggers.build import name_of
 
 EVENT_FILES = "events.out.tfevents.*"
 _HEADER = struct.Struct("<QI")  # length of the record, checksum of that length

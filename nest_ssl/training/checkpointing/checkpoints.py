@@ -23,7 +23,7 @@ from nest_ssl.compat import monitored_values, restore_loader_position, skips_sav
 from nest_ssl.config.schema import CheckpointSettings
 from nest_ssl.errors import CheckpointError
 from nest_ssl.training.checkpointing.checkpoint_files import LAST, CheckpointFiles
-from nest_ssl.training.checkpointing.epoch_position import keep_epoch_unfinished
+from nest_ssl.training.checkpointing.within_epoch import keep_epoch_unfinished
 
 _log = logging.getLogger(__name__)
 _BOOKKEEPING_FIELDS = (  # of ModelCheckpoint, which file is which: restored after a failed write

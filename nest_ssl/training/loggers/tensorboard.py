@@ -22,7 +22,7 @@ from torch.utils.tensorboard import FileWriter, SummaryWriter
 from nest_ssl.atomic import atomic_write
 from nest_ssl.compat import writer_arguments
 from nest_ssl.errors import one_line
-from nest_ssl.training.loggers.tags import GroupedTags
+from nest_ssl.training.loggers.build import GroupedTags
 
 _log = logging.getLogger(__name__)
 _MOST_WAITING = 16 * 2**20  # bytes

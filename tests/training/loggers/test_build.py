@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nest_ssl.training.callbacks.monitor import codebook_metrics
-from nest_ssl.training.loggers.tags import name_of, tag_of
+from nest_ssl.training.loggers.build import name_of, tag_of
 
 BOOKS = list(codebook_metrics(*torch.ones(3, 12, 4)))  # twelve codebooks
 NAMES = [
