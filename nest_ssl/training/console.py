@@ -10,12 +10,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
 from nest_ssl.printable import say
 from nest_ssl.shell import as_typed
 from nest_ssl.training.checkpointing.checkpoints import RunCheckpoint
+from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.experiment import Experiment
 from nest_ssl.training.optim.schedules import WarmupPolicy
 
@@ -60,23 +61,6 @@ def _set_levels(levels: dict[str, int]) -> None:
         logging.getLogger(name).setLevel(level)
 
 
-class RunClock(Callback):
-    """Remembers when and at which step training began."""
-
-    def __init__(self) -> None:
-        self._step: int | None = None
-        self._started_at = time.monotonic()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._step, self._started_at = trainer.global_step, time.monotonic()
-
-    def first_step(self, trainer: Trainer) -> int:
-        return trainer.global_step if self._step is None else self._step
-
-    def minutes(self) -> float:
-        return (time.monotonic() - self._started_at) / 60
-
-
 def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None) -> None:
     """Log the size of the model and the device."""
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -89,16 +73,17 @@ def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None)
         _log.info("resuming from %s", _shown(resume_from))
 
 
-def conclude(trainer: Trainer, experiment: Experiment, command: Sequence[str], clock: RunClock) -> None:
+def conclude(trainer: Trainer, record: RunRecord, command: Sequence[str], resume_from: Path | None) -> None:
     """Log where the results are, and what to type next."""
-    first_step = clock.first_step(trainer)
-    if trainer.global_step == first_step and experiment.resume_from is not None:
+    experiment = record.experiment
+    steps = 0 if record.first_step is None else trainer.global_step - record.first_step
+    if steps == 0 and resume_from is not None:
         _log.info(
             "nothing left to train: %s is at step %d; a larger trainer.max_steps trains on, name=NEW starts a new run",
-            *(experiment.resume_from.name, first_step),
+            *(resume_from.name, trainer.global_step),
         )
     else:
-        _log.info("trained %d steps in %.1f min", trainer.global_step - first_step, clock.minutes())
+        _log.info("trained %d steps in %.1f min", steps, (time.monotonic() - record.started_at) / 60)
     checkpoints = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
     for checkpoint in checkpoints:
         if checkpoint.best_model_path:

@@ -29,7 +29,6 @@ from nest_ssl.training.run_folder import (
     ENVIRONMENT,
     files_to_copy,
     next_number,
-    refuse_folder_in_use,
     refuse_foreign_files,
     write_run_files,
 )
@@ -45,13 +44,32 @@ class Experiment:
     settings: ExperimentSettings
     folder: Path
     name: str
-    resume_from: Path | None
     adjustments: Sequence[Adjustment] = ()  # of the configuration to this machine
 
     @property
     def checkpoints(self) -> Path:
         """The folder of the checkpoints."""
-        return _checkpoint_folder(self.settings, self.folder)
+        dirpath = self.settings.checkpoint_callback_params.dirpath
+        return Path(dirpath) if dirpath else self.folder / "checkpoints"
+
+    def checkpoint_to_resume(self) -> Path | None:
+        """Return the last checkpoint of this folder if the run resumes; else the one that is named; else None.
+
+        Call it while the folder is locked: another run would replace its checkpoints.
+        """
+        settings = self.settings
+        named = Path(settings.resume_from_checkpoint) if settings.resume_from_checkpoint else None
+        if named is not None and not named.is_file():
+            raise ConfigError(f"exp_manager.resume_from_checkpoint: {str(named)!r} is not a file")
+        if not settings.resume_if_exists:
+            return named
+        last = checkpoint_to_continue(self.checkpoints)
+        if last is None and named is None and not settings.resume_ignore_no_checkpoint:
+            raise ConfigError(
+                f"exp_manager.resume_if_exists: there is no *-last.ckpt in {self.checkpoints}; to start from scratch, "
+                "set exp_manager.resume_ignore_no_checkpoint=true"
+            )
+        return last or named
 
     def callbacks(self, cfg: DictConfig) -> list[Callback]:
         settings = self.settings
@@ -105,25 +123,15 @@ class ExperimentFolder(Callback):
 
 
 def plan_experiment(
-    config: Mapping[str, Any],
-    trainer: Mapping[str, Any],
-    adjustments: Sequence[Adjustment] = (),
-    *,
-    starts_now: bool = False,
+    config: Mapping[str, Any], trainer: Mapping[str, Any], adjustments: Sequence[Adjustment] = ()
 ) -> Experiment:
-    """Decide where the run of this `exp_manager` node writes and what it continues, by NeMo's rules.
-
-    If it `starts_now`, a folder in which another run trains is refused first: that run replaces its checkpoints.
-    """
+    """Decide where the run of this `exp_manager` node writes, by NeMo's rules."""
     settings = read(ExperimentSettings, config, "exp_manager")
     _check(settings, trainer)
     name = settings.name or "default"
     folder = _run_folder(settings, name)
-    if starts_now:
-        refuse_folder_in_use(folder)
     refuse_foreign_files(folder, [CONFIG, ENVIRONMENT, *files_to_copy(settings.files_to_copy, folder)])
-    resume_from = _checkpoint_to_resume(settings, _checkpoint_folder(settings, folder))
-    return Experiment(settings, folder, name, resume_from, adjustments)
+    return Experiment(settings, folder, name, adjustments)
 
 
 def _check(settings: ExperimentSettings, trainer: Mapping[str, Any]) -> None:
@@ -149,24 +157,3 @@ def _run_folder(settings: ExperimentSettings, name: str) -> Path:
     if settings.use_datetime_version:
         return base / time.strftime("%Y-%m-%d_%H-%M-%S")
     return base / f"version_{next_number(base, 'version_')}"
-
-
-def _checkpoint_folder(settings: ExperimentSettings, folder: Path) -> Path:
-    dirpath = settings.checkpoint_callback_params.dirpath
-    return Path(dirpath) if dirpath else folder / "checkpoints"
-
-
-def _checkpoint_to_resume(settings: ExperimentSettings, checkpoints: Path) -> Path | None:
-    """Return the last checkpoint of this folder if the run resumes; else the one that is named; else None."""
-    named = Path(settings.resume_from_checkpoint) if settings.resume_from_checkpoint else None
-    if named is not None and not named.is_file():
-        raise ConfigError(f"exp_manager.resume_from_checkpoint: {str(named)!r} is not a file")
-    if not settings.resume_if_exists:
-        return named
-    last = checkpoint_to_continue(checkpoints)
-    if last is None and named is None and not settings.resume_ignore_no_checkpoint:
-        raise ConfigError(
-            f"exp_manager.resume_if_exists: there is no *-last.ckpt in {checkpoints}; to start from scratch, set "
-            "exp_manager.resume_ignore_no_checkpoint=true"
-        )
-    return last or named

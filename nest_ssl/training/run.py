@@ -27,7 +27,7 @@ from nest_ssl.training.callbacks.stopping import StopOnSignal, Stopped
 from nest_ssl.training.callbacks.throughput import Throughput
 from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.checks import DataChecks, check_configuration, keeps_results
-from nest_ssl.training.console import RunClock, announce, conclude, messages
+from nest_ssl.training.console import announce, conclude, messages
 from nest_ssl.training.experiment import Experiment, plan_experiment
 from nest_ssl.training.run_folder import hold_run_folders
 from nest_ssl.training.run_length import ValidationSchedule
@@ -80,34 +80,30 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
     adjustments = fit_to_machine(cfg, machine)
     check_configuration(cfg, command)
 
-    # Experiment: choose the folder and the checkpoint to continue from; nothing is written yet
+    # Experiment: its folder, locked until the end, and the checkpoint to continue from; nothing is written yet
     experiment = _plan(cfg, adjustments)
-    resume_from = None if experiment is None else experiment.resume_from
-    record = None if experiment is None else _record(cfg, experiment)
+    with hold_run_folders(experiment):
+        resume_from = None if experiment is None else experiment.checkpoint_to_resume()
+        record = None if experiment is None else _record(cfg, experiment, resume_from)
 
-    # Trainer
-    _seed(cfg.get("seed"))
-    rate = sample_rate_of(OmegaConf.select(cfg, "model.train_ds"), OmegaConf.select(cfg, "model"))
-    clock, throughput = RunClock(), Throughput(rate)
-    every: list[Callback] = [
-        ValidationSchedule(),
-        DataChecks(cfg),
-        StopOnSignal(),
-        Ranks(),
-        clock,
-        *callbacks,
-        *([] if record is None else [record]),
-        TrainingMonitor(),
-        *_speed_callbacks(cfg, throughput, machine),
-    ]
-    trainer = build_trainer(cfg, every, experiment, throughput.fetch_clock)
-    leave_with_the_first_process(trainer)
+        # Trainer
+        _seed(cfg.get("seed"))
+        throughput = Throughput(sample_rate_of(OmegaConf.select(cfg, "model.train_ds"), OmegaConf.select(cfg, "model")))
+        every: list[Callback] = [
+            ValidationSchedule(),
+            DataChecks(cfg),
+            StopOnSignal(),
+            Ranks(),
+            *callbacks,
+            *([] if record is None else [record]),
+            TrainingMonitor(),
+            *_speed_callbacks(cfg, throughput, machine),
+        ]
+        trainer = build_trainer(cfg, every, experiment, throughput.fetch_clock)
+        leave_with_the_first_process(trainer)
 
-    with hold_run_folders(experiment if trainer.is_global_zero else None):
         # Model and weights; its data module makes the loaders when training starts
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
-        if record is not None:
-            record.check_weights(model)
         if resume_from is None:  # a checkpoint brings its own weights
             model.maybe_init_from_pretrained_checkpoint(cfg)
 
@@ -117,8 +113,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
 
         # Summary
         log_advice(throughput, cfg, trainer, machine)
-        if experiment is not None:
-            conclude(trainer, experiment, command, clock)
+        if record is not None:
+            conclude(trainer, record, command, resume_from)
     if stopped_by is not None:
         raise stopped_by
 
@@ -127,16 +123,16 @@ def _plan(cfg: DictConfig, adjustments: Sequence[Adjustment]) -> Experiment | No
     if not keeps_results(cfg):
         return None
     node: Any = OmegaConf.to_container(cfg.exp_manager)
-    return plan_experiment(node, cfg.get("trainer") or {}, adjustments, starts_now=True)
+    return plan_experiment(node, cfg.get("trainer") or {}, adjustments)
 
 
-def _record(cfg: DictConfig, experiment: Experiment) -> RunRecord:
+def _record(cfg: DictConfig, experiment: Experiment, resume_from: Path | None) -> RunRecord:
     """Return the record of the run; if it resumes, refuse changes of the configuration that cannot take effect."""
-    if experiment.resume_from is None:
+    if resume_from is None:
         return RunRecord(cfg, experiment)
     from nest_ssl.training.checkpointing.continuation import Continuation
 
-    return Continuation(cfg, experiment, experiment.resume_from)
+    return Continuation(cfg, experiment, resume_from)
 
 
 def _seed(seed: Any) -> None:

@@ -24,7 +24,6 @@ from nest_ssl.atomic import atomic_write
 from nest_ssl.config.machine import Adjustment
 from nest_ssl.errors import ConfigError, NestError, one_line
 from nest_ssl.folder_lock import lock_folder
-from nest_ssl.training.checkpointing.checkpoint_files import checkpoint_to_continue, newest_last
 
 if TYPE_CHECKING:
     from nest_ssl.training.experiment import Experiment
@@ -37,22 +36,14 @@ _PACKAGES = ("nest_ssl", "torch", "lightning", "hydra-core", "omegaconf", "numpy
 _IN_USE = "wait for its end, or give this run a folder of its own (exp_manager.name, exp_dir)"
 
 
-@rank_zero_only
-def refuse_folder_in_use(folder: Path) -> None:
-    """Raise an error if another run trains in this folder; other ranks than the first share it with their own run."""
-    if folder.is_dir():
-        with _writable(folder), lock_folder(folder, _IN_USE):
-            pass
-
-
 @contextlib.contextmanager
 def hold_run_folders(experiment: Experiment | None) -> Iterator[None]:
-    """Lock the run's folder, and the folder of its checkpoints if that is elsewhere; called with None, do nothing.
+    """Lock the run's folder, and that of its checkpoints if it is elsewhere, on rank 0; called with None, do nothing.
 
-    A second run in the same folder would move and remove the checkpoints of the first. If another start of this run
-    ended after the experiment was planned, raise an error: the plan is outdated.
+    A second run in the same folder would move and remove the checkpoints of the first. If another process holds a
+    folder, raise an error that names it.
     """
-    if experiment is None:
+    if experiment is None or rank_zero_only.rank != 0:  # type: ignore[attr-defined]
         yield
         return
     folders, checkpoints = [experiment.folder], experiment.checkpoints
@@ -60,25 +51,15 @@ def hold_run_folders(experiment: Experiment | None) -> Iterator[None]:
         folders.append(checkpoints)
     with contextlib.ExitStack() as held:
         for folder in folders:
-            with _writable(folder):
+            with writable(folder):
                 held.enter_context(lock_folder(folder, _IN_USE))
-        _refuse_outdated_plan(experiment)
         yield
-
-
-def _refuse_outdated_plan(experiment: Experiment) -> None:
-    planned, newest = experiment.resume_from, newest_last(experiment.checkpoints)
-    replaced = planned is not None and not planned.is_file()
-    if experiment.settings.resume_if_exists and newest is not None and newest != planned:
-        replaced = checkpoint_to_continue(experiment.checkpoints) != planned  # the newest may be damaged
-    if replaced:
-        raise NestError(f"{experiment.folder}: another start of this run has ended just now; type the command again")
 
 
 def write_run_files(experiment: Experiment, cfg: DictConfig) -> None:
     """Write configuration, environment and `files_to_copy` into the run's folder; files of an earlier start move."""
     folder = experiment.folder
-    with _writable(folder):
+    with writable(folder):
         folder.mkdir(parents=True, exist_ok=True)
         copies = files_to_copy(experiment.settings.files_to_copy, folder)
         files = [CONFIG, ENVIRONMENT, *copies]
@@ -93,7 +74,8 @@ def write_run_files(experiment: Experiment, cfg: DictConfig) -> None:
 
 
 @contextlib.contextmanager
-def _writable(folder: Path) -> Iterator[None]:
+def writable(folder: Path) -> Iterator[None]:
+    """Turn an error of the file system within the block into one line."""
     try:
         yield
     except OSError as error:

@@ -53,7 +53,7 @@ def test_a_run_with_an_explicit_version_can_be_continued(tmp_path: Path) -> None
     last = checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
     experiment = plan(name="NEST", version=3, resume_if_exists=True)
     assert experiment.folder.name == "3"
-    assert experiment.resume_from == last
+    assert experiment.checkpoint_to_resume() == last
 
 
 def test_an_explicit_folder_is_used_unchanged(tmp_path: Path) -> None:
@@ -70,20 +70,20 @@ def test_the_newest_of_two_last_checkpoints_of_a_killed_run_is_continued(tmp_pat
     checkpoint(folder, "NEST--val_loss=5.1-step=900-last.ckpt", age=60)
     newest = checkpoint(folder, "NEST--val_loss=5.0-step=1000-last.ckpt")
     checkpoint(folder, "NEST--val_loss=4.9-step=1000.ckpt")
-    assert plan(name="NEST", resume_if_exists=True).resume_from == newest
+    assert plan(name="NEST", resume_if_exists=True).checkpoint_to_resume() == newest
 
 
 def test_a_run_without_resume_if_exists_starts_again(tmp_path: Path) -> None:
     checkpoint(tmp_path / "nest_experiments" / "NEST" / "3", "NEST--step=5-last.ckpt")
-    assert plan(name="NEST", version=3).resume_from is None
+    assert plan(name="NEST", version=3).checkpoint_to_resume() is None
 
 
 def test_a_named_checkpoint_is_continued_unless_the_folder_has_a_later_one(tmp_path: Path) -> None:
     named = checkpoint(tmp_path / "elsewhere", "some.ckpt")
     node = {"name": "NEST", "resume_if_exists": True, "resume_from_checkpoint": str(named)}
-    assert plan(**node).resume_from == named
+    assert plan(**node).checkpoint_to_resume() == named
     last = checkpoint(tmp_path / "nest_experiments" / "NEST", "NEST--step=5-last.ckpt")
-    assert plan(**node).resume_from == last
+    assert plan(**node).checkpoint_to_resume() == last
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_named_checkpoint_is_continued_unless_the_folder_has_a_later_one(tmp_p
 )
 def test_invalid_combinations_are_refused(trainer: dict, node: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        plan(trainer, name="NEST", **node)
+        plan(trainer, name="NEST", **node).checkpoint_to_resume()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.folder_lock import lock_folder
 from nest_ssl.training.experiment import plan_experiment
-from nest_ssl.training.run_folder import ENVIRONMENT, set_earlier_files_aside
+from nest_ssl.training.run_folder import ENVIRONMENT, hold_run_folders, set_earlier_files_aside
 from tests.training.test_experiment import start
 
 FOREIGN = {"thesis.tex": "years of work", ".bashrc": "alias ll", "hparams.yaml": "mine", "notes.json": "{}"}
@@ -135,5 +135,10 @@ def test_a_start_is_refused_before_it_reads_checkpoints_that_another_run_replace
     node = {"explicit_log_dir": str(tmp_path), "create_tensorboard_logger": False, "resume_if_exists": True}
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "a-last.ckpt").write_bytes(b"about to be replaced")
-    with lock_folder(tmp_path, "wait"), pytest.raises(NestError, match="is in use by process"):
-        plan_experiment(node, {}, starts_now=True)
+    experiment = plan_experiment(node, {})
+    with (
+        lock_folder(tmp_path, "wait"),
+        pytest.raises(NestError, match="is in use by process"),
+        hold_run_folders(experiment),
+    ):
+        pytest.fail("the folder was not locked")

@@ -94,6 +94,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         if cfg.get("exp_manager") is not None:
             experiment = plan_experiment(OmegaConf.to_container(cfg.exp_manager), cfg.get("trainer") or {})  # type: ignore[arg-type]
             folder, checkpoints = experiment.folder, experiment.settings.checkpoint_callback_params
+            experiment.checkpoint_to_resume()
     with _noted(problems, "model"):
         check_size(settings, facts.memory, "this machine has")
         if not settings.get("optim"):

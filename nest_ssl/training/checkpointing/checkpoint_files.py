@@ -84,12 +84,6 @@ class CheckpointFiles(TorchCheckpointIO):
             self._failure = _reason(error)
 
 
-def newest_last(folder: Path) -> Path | None:
-    """Return the newest `-last.ckpt`, damaged or not."""
-    last = [path for path in _newest_first(folder) if path.stem.endswith("last")]
-    return last[0] if last else None
-
-
 def checkpoint_to_continue(folder: Path) -> Path | None:
     """Return the newest undamaged checkpoint, any `-last.ckpt` first; None if the folder has no `-last.ckpt`.
 

@@ -50,9 +50,9 @@ class Continuation(RunRecord):
         self._restarts_epoch = False
         self._compare_configuration(self.former)
 
-    def check_weights(self, model: LightningModule) -> None:
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse weights that do not fit, in one line instead of torch's many."""
-        own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        own = {name: tuple(tensor.shape) for name, tensor in pl_module.state_dict().items()}
         there = self.former.shapes
         for name in (*own, *there):
             if own.get(name) != there.get(name):

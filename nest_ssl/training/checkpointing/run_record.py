@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import platform
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,10 @@ from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.config.machine import processor
 from nest_ssl.data.inspection.changes import write_lines
 from nest_ssl.data.inspection.fingerprint import DataSet, Fingerprint, data_sets
-from nest_ssl.errors import CheckpointError, NestError, one_line
+from nest_ssl.errors import CheckpointError
 from nest_ssl.shell import quoted
 from nest_ssl.training.experiment import Experiment
+from nest_ssl.training.run_folder import writable
 
 RECORD = "nest_ssl"  # key of a checkpoint; neither Lightning nor NeMo reads it
 # attributes of a schedule that decide its shape
@@ -29,16 +31,18 @@ SCHEDULE_SHAPE = ("max_steps", "warmup_steps", "hold_steps", "constant_steps")
 
 
 class RunRecord(Callback):
-    """Writes the record of this run into its checkpoints, and the lines of its data sets into its folder."""
+    """Writes the record of this run into its checkpoints, and the lines of its data sets into its folder.
+
+    It also remembers when and at which step training began.
+    """
 
     def __init__(self, cfg: DictConfig, experiment: Experiment) -> None:
         self.cfg = cfg
         self.experiment = experiment
         self.sets: dict[str, DataSet] | None = None  # from the start of training until the lines are written
         self.fingerprints: dict[str, Fingerprint] = {}
-
-    def check_weights(self, model: LightningModule) -> None:
-        """Refuse a model that a checkpoint's weights do not fit; a new run has no checkpoint."""
+        self.first_step: int | None = None  # None if nothing was left to train
+        self.started_at = 0.0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.take_fingerprints(pl_module)
@@ -52,12 +56,10 @@ class RunRecord(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the lines of the data sets into the run's folder, before the first checkpoint refers to them."""
         if trainer.is_global_zero and self.sets is not None:
-            try:
+            with writable(self.experiment.folder):
                 write_lines(self.sets, self.fingerprints, self.experiment.folder)
-            except OSError as error:
-                folder = self.experiment.folder
-                raise NestError(f"{folder}: the run's folder cannot be written: {one_line(error)}") from error
         self.sets = None  # only the fingerprints are needed from here on
+        self.first_step, self.started_at = trainer.global_step, time.monotonic()
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[RECORD] = {
