@@ -26,13 +26,7 @@ from nest_ssl.training.checkpointing.continued_keys import (
     compare_configurations,
     shown,
 )
-from nest_ssl.training.checkpointing.run_record import (
-    SCHEDULE_SHAPE,
-    FormerRun,
-    RunRecord,
-    as_mapping,
-    machine_of,
-)
+from nest_ssl.training.checkpointing.run_record import FormerRun, RunRecord, as_mapping, machine_of
 from nest_ssl.training.experiment import Experiment, ExperimentFolder
 from nest_ssl.training.optim.schedules import WarmupPolicy
 
@@ -48,7 +42,7 @@ class Continuation(RunRecord):
         super().__init__(cfg, experiment)
         self.former = FormerRun.read(checkpoint)
         self._restarts_epoch = False
-        self._compare_configuration(self.former)
+        self._compare_configuration()
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse weights that do not fit, in one line instead of torch's many."""
@@ -74,15 +68,16 @@ class Continuation(RunRecord):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_fit_start(trainer, pl_module)
-        self._compare_schedule(self.former, trainer)
-        self._compare_machine(self.former, machine_of(trainer))
+        self._compare_schedule(trainer)
+        self._compare_machine(machine_of(trainer))
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
         for callback in callbacks:
             if isinstance(callback, ExperimentFolder):  # config.yaml is what the weights were trained with
                 recorded = (self.experiment.folder / "config.yaml").exists()
                 callback.records = not (recorded and self.former.is_complete(trainer))
 
-    def _compare_configuration(self, former: FormerRun) -> None:
+    def _compare_configuration(self) -> None:
+        former = self.former
         now: Any = OmegaConf.to_container(self.cfg, resolve=True)
         if former.config is None:
             _log.warning(
@@ -96,7 +91,7 @@ class Continuation(RunRecord):
         changes = compare_configurations(old, now)
         refused = [change for change in changes if not change.takes_effect]
         if refused:
-            raise ConfigError(self._refusal(former, refused))
+            raise ConfigError(self._refusal(refused))
         if changes:
             said = "; ".join(map(str, changes))
             _log.info("changed since %s was written, and in effect from here on: %s", former.path.name, said)
@@ -104,14 +99,14 @@ class Continuation(RunRecord):
             self._restarts_epoch = True
             _log.warning("model.train_ds: batches are made in another way than before, so the epoch restarts")
 
-    def _refusal(self, former: FormerRun, refused: Sequence[KeyChange]) -> str:
+    def _refusal(self, refused: Sequence[KeyChange]) -> str:
         """Return the error of one line; keys of the model come first, as others often follow from them."""
         refused = sorted(refused, key=lambda change: (change.reason != OTHER_MODEL, "encoder" not in change.key))
         same_model = refused[0].reason != OTHER_MODEL
         more = f" and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         keys = "; ".join(map(str, refused[:_MOST_SHOWN]))
         return (
-            f"{keys}{more}: cannot take effect, because {former.path.name} {refused[0].reason}; "
+            f"{keys}{more}: cannot take effect, because {self.former.path.name} {refused[0].reason}; "
             f"{self._ways_out(same_model)}"
         )
 
@@ -165,37 +160,34 @@ class Continuation(RunRecord):
         else:
             _log.warning("%s: %s", key, change.what)
 
-    def _compare_schedule(self, former: FormerRun, trainer: Trainer) -> None:
+    def _compare_schedule(self, trainer: Trainer) -> None:
         """Tell what the checkpoint's schedule, which continues unchanged, means for the length of this run."""
+        former = self.former
         for entry in trainer.lr_scheduler_configs:
             schedule: Any = entry.scheduler
             if not isinstance(schedule, WarmupPolicy) or "max_steps" not in former.schedule:
                 continue
-            name, end = type(schedule).__name__, former.schedule["max_steps"]
+            called, end = type(schedule).__name__, former.schedule["max_steps"]
             if schedule.ends_at_max_steps and end and (schedule.max_steps is None or schedule.max_steps > end):
                 longer = "without end" if schedule.max_steps is None else f"to step {schedule.max_steps}"
                 raise ConfigError(
-                    f"trainer.max_steps: the {name} schedule of {former.path.name} ends at step {end}, and its rate "
+                    f"trainer.max_steps: the {called} schedule of {former.path.name} ends at step {end}, and its rate "
                     f"stays at min_lr from there on; this run would go {longer}. trainer.max_steps={end} trains to the "
                     f"schedule's end; {self._ways_out(same_model=True)}"
                 )
-            kept = {
-                attribute: former.schedule[attribute]
-                for attribute in SCHEDULE_SHAPE
-                if attribute in former.schedule and former.schedule[attribute] != getattr(schedule, attribute, None)
-            }
+            kept = {name: value for name, value in former.schedule.items() if value != getattr(schedule, name, None)}
             if kept and (schedule.ends_at_max_steps or kept.keys() != {"max_steps"}):
-                values = ", ".join(f"{attribute} {shown(value)}" for attribute, value in kept.items())
-                _log.warning("the %s schedule continues with its original shape: %s", name, values)
+                values = ", ".join(f"{name} {shown(value)}" for name, value in kept.items())
+                _log.warning("the %s schedule continues with its original shape: %s", called, values)
                 OmegaConf.update(self.cfg, "model.optim.sched.max_steps", end, force_add=True)
 
-    def _compare_machine(self, former: FormerRun, here: Mapping[str, Any]) -> None:
-        differing = [name for name in here if name in former.machine and former.machine[name] != here[name]]
-        if differing:
-            changes = "; ".join(f"{name}: {shown(former.machine[name])} -> {shown(here[name])}" for name in differing)
+    def _compare_machine(self, here: Mapping[str, Any]) -> None:
+        before = self.former.machine
+        changes = [KeyChange(name, before[name], now) for name, now in here.items() if before.get(name, now) != now]
+        if changes:
             _log.info(
                 "computed on other hardware or software than before (%s): results may differ in their last bits",
-                changes,
+                "; ".join(map(str, changes)),
             )
 
 

@@ -19,20 +19,10 @@ from nest_ssl.config.targets import resolve
 from nest_ssl.errors import ConfigError
 from nest_ssl.model.build import MODEL_DEFAULTS, PARTS
 
-# The trainer is rebuilt at every start; continuation.py checks what a longer run means for the schedule.
-_TRAINER = (
-    *("accelerator", "strategy", "devices", "num_nodes", "precision", "sync_batchnorm", "use_distributed_sampler"),
-    *("max_epochs", "min_epochs", "max_steps", "min_steps", "max_time", "accumulate_grad_batches"),
-    *("gradient_clip_val", "gradient_clip_algorithm", "deterministic", "benchmark", "inference_mode"),
-    *("limit_train_batches", "limit_val_batches", "limit_test_batches", "limit_predict_batches", "overfit_batches"),
-    *("val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps", "log_every_n_steps", "logger"),
-    *("enable_checkpointing", "enable_progress_bar", "enable_model_summary", "enable_autolog_hparams", "profiler"),
-    *("detect_anomaly", "barebones", "reload_dataloaders_every_n_epochs", "default_root_dir", "model_registry"),
-)
 IN_EFFECT = (
     *("name", "output_dir", "save_steps", "save_layers", "save_max_gb", "init_strict"),
     "exp_manager.*",
-    *(f"trainer.{name}" for name in _TRAINER),
+    "trainer.*",  # rebuilt; continuation.py checks what a longer run means for the schedule
     *("model.train_ds.*", "model.validation_ds.*", "model.test_ds.*"),  # loaders are rebuilt
     *("model.numerics", "model.batch_norm_over_padding", "model.compile"),
     *("model.encoder.dropout*", "model.encoder.stochastic_depth_*"),
@@ -56,7 +46,6 @@ _PLACE_STAYS_OF_MANIFESTS = {  # whose utterances are compared one by one
     *("trim_silence", "int_values", "pad_audio_mode"),
 }
 _TRAIN_DS = "model.train_ds."
-_DEEPEST = 20  # levels of nodes; a checkpoint may contain anything
 OTHER_MODEL = "holds another model"
 _REASONS = {  # prefix of a key -> why it has no effect
     "model.optim": "brings its own optimizer and schedule",
@@ -92,7 +81,7 @@ class KeyChange:
 
 def compare_configurations(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[KeyChange]:
     """Return every key whose value differs; a missing key has its default."""
-    flat_old, flat_new = _flat(old), _flat(new)
+    flat_old, flat_new = dict(_leaves(old)), dict(_leaves(new))
     changes = []
     for key in dict.fromkeys((*flat_new, *flat_old)):
         before = flat_old[key] if key in flat_old else _default(key, old)
@@ -119,13 +108,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:100]}..."
 
 
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return dict(_leaves(node, prefix))
-
-
-def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each value with its full key."""
     for name, value in node.items():
-        if isinstance(value, Mapping) and value and prefix.count(".") < _DEEPEST:
+        if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

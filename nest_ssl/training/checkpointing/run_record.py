@@ -27,7 +27,7 @@ from nest_ssl.training.run_folder import writable
 
 RECORD = "nest_ssl"  # key of a checkpoint; neither Lightning nor NeMo reads it
 # attributes of a schedule that decide its shape
-SCHEDULE_SHAPE = ("max_steps", "warmup_steps", "hold_steps", "constant_steps")
+_SCHEDULE_SHAPE = ("max_steps", "warmup_steps", "hold_steps", "constant_steps")
 
 
 class RunRecord(Callback):
@@ -105,7 +105,7 @@ class FormerRun:
             model_config=as_mapping(as_mapping(checkpoint.get("hyper_parameters")).get("cfg")) or None,
             data={key: value for key, value in data.items() if value is not None},
             machine=as_mapping(record.get("machine")),
-            schedule={name: schedule[name] for name in SCHEDULE_SHAPE if name in schedule},  # no tensors
+            schedule={name: schedule[name] for name in _SCHEDULE_SHAPE if name in schedule},  # no tensors
             steps=steps if isinstance(steps, int) else 0,
             epochs=epochs if isinstance(epochs, int) else 0,
             shapes={name: tuple(tensor.shape) for name, tensor in checkpoint["state_dict"].items()},

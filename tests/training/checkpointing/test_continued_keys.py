@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lightning.pytorch import Trainer
 from omegaconf import OmegaConf
 
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.targets import arguments_of
 from nest_ssl.training.checkpointing.continued_keys import KeyChange, another_order, compare_configurations
 
 CONFIG = Path(__file__).parents[3] / "config"
@@ -69,20 +67,8 @@ def test_references_in_nemos_checkpoints_are_not_compared() -> None:
     assert compare_configurations(old, config()) == []
 
 
-def test_every_argument_of_the_trainer_is_classified() -> None:
-    """New arguments of a new version of Lightning are refused until they are classified."""
-    not_from_a_file = {"callbacks", "plugins", "fast_dev_run"}  # objects; a trial run does not continue
-    unknown = [
-        name
-        for name in arguments_of(Trainer)
-        if not KeyChange(f"trainer.{name}", None, 1).takes_effect and name not in not_from_a_file
-    ]
-    assert unknown == []
-
-
 def test_an_unknown_key_is_refused() -> None:
     assert not KeyChange("model.invented", None, 1).takes_effect
-    assert not KeyChange("trainer.invented", None, 1).takes_effect
 
 
 @pytest.mark.parametrize(
