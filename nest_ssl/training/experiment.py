@@ -16,8 +16,7 @@ from omegaconf import DictConfig
 from nest_ssl.config.machine import Adjustment
 from nest_ssl.config.schema import ExperimentSettings, read
 from nest_ssl.errors import ConfigError
-from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
-from nest_ssl.training.callbacks.problem_report import ProblemReport
+from nest_ssl.training.callbacks.problems import NonFiniteSteps, ProblemReport
 from nest_ssl.training.callbacks.samples import ValidationSamples
 from nest_ssl.training.callbacks.stopping import RunEarlyStopping, RunTimer
 from nest_ssl.training.callbacks.throughput import StepTiming

@@ -28,7 +28,7 @@ from torch import Tensor, distributed
 from nest_ssl.config.machine import FSDP, GLOO_DDP
 from nest_ssl.config.schema import ExperimentSettings
 from nest_ssl.errors import FAILED, ConfigError, NestError
-from nest_ssl.training.callbacks.nonfinite import NonFiniteSteps
+from nest_ssl.training.callbacks.problems import NonFiniteSteps
 from nest_ssl.training.callbacks.stopping import Stopped
 from nest_ssl.training.checkpointing.checkpoint_files import CheckpointFiles
 from nest_ssl.training.experiment import Experiment

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from nest_ssl.training.callbacks.problem_report import read_report
+from nest_ssl.training.callbacks.problems import read_report
 from nest_ssl.training.run import main
 from tests.integration.conftest import SMALL
 

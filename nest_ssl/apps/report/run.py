@@ -13,7 +13,7 @@ from typing import Any
 from nest_ssl.apps.report.events import EVENT_FILES, LARGEST_WHOLE, History, read_history
 from nest_ssl.apps.report.foreign import open_inside, read_config, read_json
 from nest_ssl.errors import NestError
-from nest_ssl.training.callbacks.problem_report import PROBLEM_REPORT, read_report
+from nest_ssl.training.callbacks.problems import PROBLEM_REPORT, read_report
 
 _SEARCHED = 4  # levels below a folder that is not a run's
 _LARGEST_PROBLEMS = 256 * 2**20  # bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -18,7 +19,6 @@ from torch import Tensor
 
 from nest_ssl.printable import say
 from nest_ssl.training.callbacks.throughput import Throughput
-from nest_ssl.training.run_length import run_length
 
 _REFRESH_SECONDS = 0.2  # reading a loss waits for the GPU, so not at every step
 _LINE_SECONDS = 15.0
@@ -49,12 +49,15 @@ class TrainingProgress(Callback):
         self._shown_at = 0.0
         self._shown_step = -1
         self._first_step = 0
+        self._last_step: int | None = None  # None if it is not known
         self._started_at = 0.0
         self._losses: deque[Tensor] = deque(maxlen=_RECENT_LOSSES)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._first_step, self._started_at = trainer.global_step, time.monotonic()
         self._shown_at = self._started_at
+        last = trainer.estimated_stepping_batches
+        self._last_step = int(last) if 0 < last < math.inf else None
         if not trainer.is_global_zero or not self.interactive:
             return
         self._bar = _Bar(
@@ -68,7 +71,7 @@ class TrainingProgress(Callback):
             refresh_per_second=5,
         )
         self._task = self._bar.add_task(
-            "train", total=steps_to_train(trainer), completed=trainer.global_step, steps=_steps(trainer)
+            "train", total=self._last_step, completed=trainer.global_step, steps=self._steps(trainer)
         )
         self._bar.numbers = self._numbers(trainer)
         self._bar.start()
@@ -82,7 +85,7 @@ class TrainingProgress(Callback):
         seconds = _REFRESH_SECONDS if self.interactive else _LINE_SECONDS
         first = trainer.global_step == self._first_step + 1
         if first or time.monotonic() - self._shown_at >= seconds:
-            self._show(trainer, "train")
+            self._show(trainer)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._bar is not None:
@@ -90,19 +93,19 @@ class TrainingProgress(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not trainer.sanity_checking:
-            self._show(trainer, "train")
+            self._show(trainer)
             if self._bar is not None:
-                self._bar.console.print(Text(f"step {_steps(trainer)}  {self._numbers(trainer)}"))
+                self._bar.console.print(Text(f"step {self._steps(trainer)}  {self._numbers(trainer)}"))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._shown_step != trainer.global_step:
-            self._show(trainer, "train")
+            self._show(trainer)
         self._stop()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._stop()
 
-    def _show(self, trainer: Trainer, doing: str) -> None:
+    def _show(self, trainer: Trainer) -> None:
         self._shown_at, self._shown_step = time.monotonic(), trainer.global_step
         if not trainer.is_global_zero:
             return
@@ -111,11 +114,18 @@ class TrainingProgress(Callback):
         speed = f"  {audio:.3g} audio s/s  data wait {wait:.0%}" if recent.batches else ""
         if self._bar is not None:
             self._bar.numbers = f"{self._numbers(trainer)}{speed}"
-            self._bar.update(self._task, description=doing, completed=trainer.global_step, steps=_steps(trainer))
+            steps = self._steps(trainer)
+            self._bar.update(self._task, description="train", completed=trainer.global_step, steps=steps)
         elif not self.interactive:
             rate = (trainer.global_step - self._first_step) / max(time.monotonic() - self._started_at, 1e-9)
-            pace = f"{rate:.2f} steps/s{speed}{_time_left(trainer, rate)}"
-            say(f"step {_steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
+            left = ""
+            if self._last_step is not None and rate > 0:  # at the present pace, validations included
+                left = f"  left {timedelta(seconds=round((self._last_step - trainer.global_step) / rate))}"
+            pace = f"{rate:.2f} steps/s{speed}{left}"
+            say(f"step {self._steps(trainer)}  {self._numbers(trainer)}  {pace}", flush=True)
+
+    def _steps(self, trainer: Trainer) -> str:
+        return f"{trainer.global_step}" if self._last_step is None else f"{trainer.global_step}/{self._last_step}"
 
     def _numbers(self, trainer: Trainer) -> str:
         parts = []
@@ -132,23 +142,3 @@ class TrainingProgress(Callback):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-
-def steps_to_train(trainer: Trainer) -> int | None:
-    """Return the optimizer steps of the run; None if its end is not known."""
-    batches = trainer.num_training_batches
-    length = run_length(trainer, batches if isinstance(batches, int) else None)
-    return None if length is None else length.steps
-
-
-def _steps(trainer: Trainer) -> str:
-    total = steps_to_train(trainer)
-    return f"{trainer.global_step}/{total}" if total else str(trainer.global_step)
-
-
-def _time_left(trainer: Trainer, steps_per_second: float) -> str:
-    """Return the time left at the present pace, validations included; an empty string if no end is known."""
-    total = steps_to_train(trainer)
-    if total is None or steps_per_second <= 0:
-        return ""
-    return f"  left {timedelta(seconds=round((total - trainer.global_step) / steps_per_second))}"
