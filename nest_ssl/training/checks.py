@@ -208,12 +208,14 @@ def _plain(node: Any) -> Mapping[str, Any]:
     return plain if isinstance(plain, Mapping) else {}
 
 
-ConfigurationCheck = Callable[[DictConfig, Sequence[str]], Iterable[str]]
-DataCheck = Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]
-CONFIGURATION_CHECKS: Sequence[ConfigurationCheck] = (
+CONFIGURATION_CHECKS: Sequence[Callable[[DictConfig, Sequence[str]], Iterable[str]]] = (
     check_model,
     check_data_sets,
     check_generated_data,
     check_validation,
 )
-DATA_CHECKS: Sequence[DataCheck] = (check_overlap, check_bandwidth, check_length)
+DATA_CHECKS: Sequence[Callable[[DictConfig, Trainer, LightningModule], Iterable[str]]] = (
+    check_overlap,
+    check_bandwidth,
+    check_length,
+)

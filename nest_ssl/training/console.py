@@ -19,6 +19,7 @@ from nest_ssl.training.checkpointing.checkpoints import RunCheckpoint
 from nest_ssl.training.checkpointing.run_record import RunRecord
 from nest_ssl.training.experiment import Experiment
 from nest_ssl.training.optim.schedules import WarmupPolicy
+from nest_ssl.training.run_folder import shown_path
 
 _log = logging.getLogger(__name__)
 _ON_REQUEST = ("lightning.pytorch.callbacks.model_summary", "lightning.pytorch.profilers.profiler")
@@ -70,7 +71,7 @@ def announce(trainer: Trainer, model: LightningModule, resume_from: Path | None)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     _log.info("device: %s, processes: %d, precision: %s", where, trainer.world_size, trainer.precision)
     if resume_from is not None:
-        _log.info("resuming from %s", _shown(resume_from))
+        _log.info("resuming from %s", shown_path(resume_from))
 
 
 def conclude(trainer: Trainer, record: RunRecord, command: Sequence[str], resume_from: Path | None) -> None:
@@ -87,14 +88,14 @@ def conclude(trainer: Trainer, record: RunRecord, command: Sequence[str], resume
     checkpoints = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, RunCheckpoint)]
     for checkpoint in checkpoints:
         if checkpoint.best_model_path:
-            _log.info("best checkpoint: %s", _shown(checkpoint.best_model_path))
+            _log.info("best checkpoint: %s", shown_path(checkpoint.best_model_path))
         if checkpoint.last_model_path:
-            _log.info("last checkpoint: %s", _shown(checkpoint.last_model_path))
+            _log.info("last checkpoint: %s", shown_path(checkpoint.last_model_path))
         if checkpoint.nemo_path.exists():
-            _log.info("NeMo archive:    %s", _shown(checkpoint.nemo_path))
+            _log.info("NeMo archive:    %s", shown_path(checkpoint.nemo_path))
     if experiment.settings.create_tensorboard_logger:
-        _log.info("to see a report: %s", as_typed(["nest-ssl report", _shown(experiment.folder)]))
-        _log.info("to see curves:   %s", as_typed(["tensorboard", "--logdir", _shown(experiment.folder)]))
+        _log.info("to see a report: %s", as_typed(["nest-ssl report", shown_path(experiment.folder)]))
+        _log.info("to see curves:   %s", as_typed(["tensorboard", "--logdir", shown_path(experiment.folder)]))
     if checkpoints and checkpoints[0].last_model_path and not _schedule_is_over(trainer):
         _log.info("to train on:     %s", how_to_continue(trainer, experiment, command, checkpoints[0].last_model_path))
 
@@ -108,7 +109,7 @@ def how_to_continue(trainer: Trainer, experiment: Experiment, command: Sequence[
         if 0 < limit <= done[key]:
             words = [word for word in words if not word.lstrip("+").startswith(f"{key}=")] + [f"{key}={2 * limit}"]
     if not experiment.settings.resume_if_exists:
-        words.append(f"exp_manager.resume_from_checkpoint={_shown(last)}")
+        words.append(f"exp_manager.resume_from_checkpoint={shown_path(last)}")
     return as_typed(words)
 
 
@@ -124,9 +125,3 @@ def _short(count: int) -> str:
         if count >= unit:
             return f"{count / unit:.4g} {name}"
     return str(count)
-
-
-def _shown(path: Path | str) -> str:
-    """Return the path relative to the working directory if it is below it."""
-    path = Path(path)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

@@ -47,11 +47,6 @@ class NestDataModule(pl.LightningDataModule):
             for manifest in several
         ]
 
-    @property
-    def main_validation_set(self) -> int:
-        """The index of the validation set that `val_loss` belongs to."""
-        return self.settings["validation_ds"].get("val_dl_idx", 0)
-
     def train_dataloader(self) -> DataLoader | None:
         return self.train_loader
 

@@ -111,7 +111,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
     @property
     def main_validation_set(self) -> int:
         """The index of the validation set that `val_loss` belongs to."""
-        return self.data.main_validation_set
+        return self.settings["validation_ds"].get("val_dl_idx", 0)
 
     def on_validation_epoch_end(self) -> None:
         """Log `val_loss`, the mean over the batches of the set that `val_dl_idx` names, by default the first."""

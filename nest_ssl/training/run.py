@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
@@ -17,7 +17,7 @@ from nest_ssl.config.command_line import parse_command_line
 from nest_ssl.config.compose import load_config
 from nest_ssl.config.machine import Adjustment, Machine, fit_to_machine
 from nest_ssl.data.audio.sample_rate import sample_rate_of
-from nest_ssl.errors import FAILED, INTERRUPTED, ConfigError, NestError
+from nest_ssl.errors import FAILED, INTERRUPTED, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 from nest_ssl.training.advice import BottleneckNotice, log_advice
@@ -34,19 +34,16 @@ from nest_ssl.training.run_length import ValidationSchedule
 from nest_ssl.training.trainer import Ranks, build_trainer, fit, leave_with_the_first_process
 
 
-class TrainFunction(Protocol):
-    """The function that `main` calls with the complete configuration."""
-
-    def __call__(self, cfg: DictConfig, *, command: Sequence[str]) -> None: ...
-
-
 def main(
     argv: Sequence[str] | None = None,
     config_dir: Path = Path("config"),
     program: str = "train.py",
-    run: TrainFunction | None = None,
+    run: Callable[..., None] | None = None,
 ) -> int:
-    """Train as the command line says and return the exit code; an error in the input is one line on standard error."""
+    """Train as the command line says and return the exit code; an error in the input is one line on standard error.
+
+    `run` takes the place of `train`.
+    """
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         command = parse_command_line(argv, config_dir, program)
@@ -87,7 +84,8 @@ def train(cfg: DictConfig, *, callbacks: Sequence[Callback] = (), command: Seque
         record = None if experiment is None else _record(cfg, experiment, resume_from)
 
         # Trainer
-        _seed(cfg.get("seed"))
+        if cfg.get("seed") is not None:
+            pl.seed_everything(cfg.seed, verbose=False)
         throughput = Throughput(sample_rate_of(OmegaConf.select(cfg, "model.train_ds"), OmegaConf.select(cfg, "model")))
         every: list[Callback] = [
             ValidationSchedule(),
@@ -133,14 +131,6 @@ def _record(cfg: DictConfig, experiment: Experiment, resume_from: Path | None) -
     from nest_ssl.training.checkpointing.continuation import Continuation
 
     return Continuation(cfg, experiment, resume_from)
-
-
-def _seed(seed: Any) -> None:
-    if seed is None:
-        return
-    if not isinstance(seed, int) or isinstance(seed, bool):
-        raise ConfigError(f"seed: {seed!r} is not a whole number")
-    pl.seed_everything(seed, verbose=False)
 
 
 def _speed_callbacks(cfg: DictConfig, throughput: Throughput, machine: Machine) -> Iterator[Callback]:

@@ -126,6 +126,12 @@ def set_earlier_files_aside(folder: Path, names: Collection[str]) -> None:
         (folder / name).replace(aside / name)
 
 
+def shown_path(path: Path | str) -> str:
+    """Return the path relative to the working directory if it is below it."""
+    path = Path(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
 def next_number(folder: Path, prefix: str) -> int:
     """Return the number after the highest one in use; lower ones may be free because their folders were removed."""
     taken = [path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*")]

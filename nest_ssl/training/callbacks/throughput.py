@@ -158,7 +158,8 @@ class Throughput(Callback):
         step, every = trainer.global_step, trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and step % every == 0 and step != self._logged_step:
             self._logged_step = step
-            self._log(trainer, pl_module)
+            window = self._window(trainer)
+            pl_module.log_dict({name: getattr(window, name) for name in _LOGGED}, on_step=True, batch_size=1)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.turn_to("validating")  # and saving, until the next batch is requested
@@ -190,10 +191,6 @@ class Throughput(Callback):
         """A batch is requested; the wait for the first of an epoch counts as `starting`."""
         if self._activity != "starting":
             self.turn_to("waiting")
-
-    def _log(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        window = self._window(trainer)
-        pl_module.log_dict({name: getattr(window, name) for name in _LOGGED}, on_step=True, batch_size=1)
 
     def _window(self, trainer: Trainer) -> TimeBreakdown:
         """Return what all ranks did since the last call."""

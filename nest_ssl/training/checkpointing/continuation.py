@@ -29,6 +29,7 @@ from nest_ssl.training.checkpointing.continued_keys import (
 from nest_ssl.training.checkpointing.run_record import FormerRun, RunRecord, as_mapping, machine_of
 from nest_ssl.training.experiment import Experiment, ExperimentFolder
 from nest_ssl.training.optim.schedules import WarmupPolicy
+from nest_ssl.training.run_folder import shown_path
 
 _log = logging.getLogger(__name__)
 _TRAINING_DATA = "model.train_ds.manifest_filepath"
@@ -82,7 +83,7 @@ class Continuation(RunRecord):
         if former.config is None:
             _log.warning(
                 "%s: has no record of its run (an older version, or NeMo, wrote it): %s could not be compared",
-                _short(former.path),
+                shown_path(former.path),
                 "trainer, seed and data" if former.model_config else "configuration and data",
             )
             old: Mapping[str, Any] = {**now, "model": former.model_config or now["model"]}
@@ -112,7 +113,7 @@ class Continuation(RunRecord):
 
     def _ways_out(self, same_model: bool) -> str:
         settings, path = self.experiment.settings, self.former.path
-        weights = quoted(f"init_from_ptl_ckpt={_short(path)}")
+        weights = quoted(f"init_from_ptl_ckpt={shown_path(path)}")
         if path.parent.parent != self.experiment.folder and settings.resume_from_checkpoint:
             restart = "leave exp_manager.resume_from_checkpoint out to train from the beginning"
             return f"keep the former value, or {restart}" + (f", or give {weights} in its place" if same_model else "")
@@ -189,8 +190,3 @@ class Continuation(RunRecord):
                 "computed on other hardware or software than before (%s): results may differ in their last bits",
                 "; ".join(map(str, changes)),
             )
-
-
-def _short(path: Path) -> str:
-    """Return the path relative to the working directory if it is below it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
