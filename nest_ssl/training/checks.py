@@ -7,8 +7,10 @@ million lines is checked in two seconds.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,11 @@ from nest_ssl.errors import ConfigError, ManifestError
 from nest_ssl.model.agreement import check_agreement
 from nest_ssl.model.build import check_parts
 from nest_ssl.shell import as_typed, hydra_value
-from nest_ssl.training.run_length import length_warnings
+from nest_ssl.training.run_length import batches_in_epoch
 
 _log = logging.getLogger(__name__)
 _SETS = ("train_ds", "validation_ds")
+_WARM_UP_SHARE = 10  # the warm-up that is proposed for a short run: one part in so many
 _FILES = 16  # whose bandwidth is measured, some milliseconds each
 
 
@@ -184,9 +187,84 @@ def check_bandwidth(cfg: DictConfig, trainer: Trainer, model: LightningModule) -
 
 
 def check_length(cfg: DictConfig, trainer: Trainer, model: LightningModule) -> Iterator[str]:
-    """Warn of a run that is too short to learn or to validate."""
-    if keeps_results(cfg):
-        yield from length_warnings(trainer, model, _plain(cfg.model.get("optim")))
+    """Warn of a run that ends within its warm-up or before its first validation."""
+    length = _run_length(trainer, batches_in_epoch(model.train_dataloader(), trainer)) if keeps_results(cfg) else None
+    if length is None:
+        return
+    yield from _within_warm_up(length, _plain(cfg.model.get("optim")))
+    if model.val_dataloader() and trainer.limit_val_batches:
+        yield from _before_validation(length, trainer)
+
+
+@dataclass(frozen=True)
+class _RunLength:
+    """How long a run is."""
+
+    steps: int  # of the optimizer
+    batches: int
+    key: str  # the setting that ends the run
+    epoch: int | None  # batches in an epoch; None if unknown
+
+
+def _run_length(trainer: Trainer, epoch: int | None) -> _RunLength | None:
+    """Return the earliest end that is known, with `epoch` batches in an epoch; None if the run has no known end."""
+    together = trainer.accumulate_grad_batches
+    ends = []
+    if trainer.max_steps > 0:
+        batches = _batches_of_steps(trainer.max_steps, together, epoch)
+        ends.append(_RunLength(trainer.max_steps, batches, "max_steps", epoch))
+    if trainer.max_epochs is not None and trainer.max_epochs > 0 and epoch:
+        steps = trainer.max_epochs * math.ceil(epoch / together)
+        ends.append(_RunLength(steps, trainer.max_epochs * epoch, "max_epochs", epoch))
+    return min(ends, key=lambda end: end.steps, default=None)
+
+
+def _batches_of_steps(steps: int, together: int, epoch: int | None) -> int:
+    """Return how many batches these steps take; the last step of an epoch takes the remaining ones."""
+    if not epoch:
+        return steps * together
+    in_epoch = math.ceil(epoch / together)
+    return steps // in_epoch * epoch + min(epoch, steps % in_epoch * together)
+
+
+def _within_warm_up(length: _RunLength, optim: Mapping[str, Any]) -> Iterator[str]:
+    schedule = optim.get("sched") or {}
+    warm_up, rate = schedule.get("warmup_steps"), optim.get("lr")
+    if not isinstance(warm_up, int | float) or warm_up < length.steps:
+        return
+    shorter = max(1, length.steps // _WARM_UP_SHARE)
+    change = f"model.optim.sched.warmup_steps={shorter}"
+    if schedule.get("name") == "NoamAnnealing" and isinstance(rate, int | float):
+        change += f" model.optim.lr={rate * math.sqrt(shorter / warm_up):.3g}"  # whose peak is lr / sqrt(d_model * it)
+    yield (
+        f"the run ends after {length.steps} steps (trainer.{length.key}), within the warm-up of {warm_up:g} "
+        f"(model.optim.sched.warmup_steps): the learning rate does not reach its peak and the model learns little; "
+        f"a run this short learns with {change}"
+    )
+
+
+def _before_validation(length: _RunLength, trainer: Trainer) -> Iterator[str]:
+    first = _first_validation(length, trainer)
+    if first is None or first <= length.batches:
+        return
+    change = f"trainer.val_check_interval={max(1, length.batches // 2)}"
+    if (trainer.check_val_every_n_epoch or 1) > 1:
+        change += " trainer.check_val_every_n_epoch=1"
+    yield (
+        f"the run ends after {length.batches} batches (trainer.{length.key}), before its first validation, due after "
+        f"{first}: there will be no val_loss and no best checkpoint; {change} validates in time"
+    )
+
+
+def _first_validation(length: _RunLength, trainer: Trainer) -> int | None:
+    """Return the number of batches before the first validation; None if unknown."""
+    interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    if epochs is None:
+        return int(interval)
+    if length.epoch is None:
+        return None
+    within = interval if isinstance(interval, int) else max(1, int(length.epoch * interval))
+    return (epochs - 1) * length.epoch + within
 
 
 def _manifests(cfg: DictConfig, name: str, loader: Any) -> list[Manifest]:

@@ -1,11 +1,10 @@
-"""How many batches and optimizer steps a run has, and the settings that depend on these numbers."""
+"""How many batches and optimizer steps a run has, and when it validates and logs."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,18 +14,7 @@ from nest_ssl.compat import is_accumulating
 from nest_ssl.errors import ConfigError
 
 _log = logging.getLogger(__name__)
-_WARM_UP_SHARE = 10  # the warm-up that is proposed for a short run: one part in so many
 _UNKNOWN, _ENDLESS = "lhotse's data has no known length", "the training data has no end"
-
-
-@dataclass(frozen=True)
-class RunLength:
-    """How long a run is."""
-
-    steps: int  # of the optimizer
-    batches: int
-    key: str  # the setting that ends the run
-    epoch: int | None  # batches in an epoch; None if unknown
 
 
 def batches_in_epoch(loader: Any, trainer: Trainer) -> int | None:
@@ -123,74 +111,3 @@ def _check_training_limits(trainer: Trainer, endless: bool) -> None:
 
 def _needs_number(name: str, value: Any, unit: str, reason: str) -> ConfigError:
     return ConfigError(f"trainer.{name}: is {value!r}, but {reason}; give a whole number of {unit}")
-
-
-def length_warnings(trainer: Trainer, model: LightningModule, optim: Mapping[str, Any]) -> Iterator[str]:
-    """Warn of a run that ends within its warm-up or before its first validation."""
-    length = run_length(trainer, batches_in_epoch(model.train_dataloader(), trainer))
-    if length is None:
-        return
-    yield from _within_warm_up(length, optim)
-    if model.val_dataloader() and trainer.limit_val_batches:
-        yield from _before_validation(length, trainer)
-
-
-def run_length(trainer: Trainer, epoch: int | None) -> RunLength | None:
-    """Return the earliest end that is known, with `epoch` batches in an epoch; None if the run has no known end."""
-    together = trainer.accumulate_grad_batches
-    ends = []
-    if trainer.max_steps > 0:
-        batches = _batches_of_steps(trainer.max_steps, together, epoch)
-        ends.append(RunLength(trainer.max_steps, batches, "max_steps", epoch))
-    if trainer.max_epochs is not None and trainer.max_epochs > 0 and epoch:
-        steps = trainer.max_epochs * math.ceil(epoch / together)
-        ends.append(RunLength(steps, trainer.max_epochs * epoch, "max_epochs", epoch))
-    return min(ends, key=lambda end: end.steps, default=None)
-
-
-def _batches_of_steps(steps: int, together: int, epoch: int | None) -> int:
-    """Return how many batches these steps take; the last step of an epoch takes the remaining ones."""
-    if not epoch:
-        return steps * together
-    in_epoch = math.ceil(epoch / together)
-    return steps // in_epoch * epoch + min(epoch, steps % in_epoch * together)
-
-
-def _within_warm_up(length: RunLength, optim: Mapping[str, Any]) -> Iterator[str]:
-    schedule = optim.get("sched") or {}
-    warm_up, rate = schedule.get("warmup_steps"), optim.get("lr")
-    if not isinstance(warm_up, int | float) or warm_up < length.steps:
-        return
-    shorter = max(1, length.steps // _WARM_UP_SHARE)
-    change = f"model.optim.sched.warmup_steps={shorter}"
-    if schedule.get("name") == "NoamAnnealing" and isinstance(rate, int | float):
-        change += f" model.optim.lr={rate * math.sqrt(shorter / warm_up):.3g}"  # whose peak is lr / sqrt(d_model * it)
-    yield (
-        f"the run ends after {length.steps} steps (trainer.{length.key}), within the warm-up of {warm_up:g} "
-        f"(model.optim.sched.warmup_steps): the learning rate does not reach its peak and the model learns little; "
-        f"a run this short learns with {change}"
-    )
-
-
-def _before_validation(length: RunLength, trainer: Trainer) -> Iterator[str]:
-    first = _first_validation(length, trainer)
-    if first is None or first <= length.batches:
-        return
-    change = f"trainer.val_check_interval={max(1, length.batches // 2)}"
-    if (trainer.check_val_every_n_epoch or 1) > 1:
-        change += " trainer.check_val_every_n_epoch=1"
-    yield (
-        f"the run ends after {length.batches} batches (trainer.{length.key}), before its first validation, due after "
-        f"{first}: there will be no val_loss and no best checkpoint; {change} validates in time"
-    )
-
-
-def _first_validation(length: RunLength, trainer: Trainer) -> int | None:
-    """Return the number of batches before the first validation; None if unknown."""
-    interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
-    if epochs is None:
-        return int(interval)
-    if length.epoch is None:
-        return None
-    within = interval if isinstance(interval, int) else max(1, int(length.epoch * interval))
-    return (epochs - 1) * length.epoch + within
