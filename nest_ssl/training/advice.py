@@ -83,19 +83,19 @@ class BottleneckNotice(Callback):
         self.throughput = throughput
         self._cfg, self._machine = cfg, machine
         self._since = throughput.measured()
-        self._said = False
+        self._notified = False
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._said or not trainer.is_global_zero:
+        if self._notified or not trainer.is_global_zero:
             return
         total = self.throughput.measured()
         seconds, batches = total.training_seconds - self._since.training_seconds, total.batches - self._since.batches
         if seconds < _NOTICE_SECONDS or batches < _FEWEST_BATCHES:
             return
         notice = data_notice(total.since(self._since), Setup.of(self._cfg, trainer, self._machine))
-        self._since, self._said = total, notice is not None
+        self._since, self._notified = total, notice is not None
         if notice:
             _log.info(notice)
 

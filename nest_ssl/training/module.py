@@ -60,7 +60,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self.prediction: MaskedPrediction | None = None  # of the current batch, for callbacks
         self.shown_loss: Tensor | None = None  # `train_loss` of the latest batch, if one was logged
         self.gradient_norm: Tensor | None = None  # of the latest step, before clipping
-        self.step_left_out = False  # the latest step, because its loss or gradient was not finite
+        self.step_skipped = False  # the latest step, because its loss or gradient was not finite
         self._losses: list[Tensor] = []  # of the batches since the last optimizer step
         self._statistics: RunningStatistics | None = None
         self._accumulated: dict[str, Tensor] = {}  # gradients from a checkpoint, until training starts
@@ -68,7 +68,7 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self._validation_losses: list[list[Tensor]] = []
 
     def training_step(self, batch: AudioNoiseBatch, batch_idx: int) -> Tensor:
-        self.step_left_out = False
+        self.step_skipped = False
         if self._statistics is not None and not self._losses:
             self._statistics.keep()
         self.prediction = self.predict_masked(batch)
@@ -149,11 +149,11 @@ class EncDecDenoiseMaskedTokenPredModel(Nest, ModelFiles, pl.LightningModule):  
         self.gradient_norm, finite = clip_or_drop(
             parameters, (gradient_clip_val or None) if by_norm else None, drop=scaler is None
         )
-        self.step_left_out = not finite and (scaler is None or _is_no_overflow(losses, scaler))
+        self.step_skipped = not finite and (scaler is None or _is_no_overflow(losses, scaler))
         # Gradients are equal on all ranks, so all agree on the step; each rank has its own statistics.
-        if self._statistics is not None and (self.step_left_out or not self._statistics.finite()):
+        if self._statistics is not None and (self.step_skipped or not self._statistics.finite()):
             self._statistics.put_back()
-            self.step_left_out = True
+            self.step_skipped = True
         if finite and not by_norm and gradient_clip_val:
             self.trainer.precision_plugin.clip_grad_by_value(optimizer, gradient_clip_val)
 

@@ -19,7 +19,7 @@ class Regression(pl.LightningModule):
     """One linear layer that reports the given validation losses in their order."""
 
     cfg = None  # the configuration in an archive
-    step_left_out = False
+    step_skipped = False
 
     def __init__(self, val_losses: Sequence[float] = (), samples: int = 6) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ class TrainingMonitor(Callback):
         if pl_module.gradient_norm is not None:
             metrics["gradient_norm"] = float(pl_module.gradient_norm)
         metrics["weight_norm"] = weight_norm(pl_module)
-        metrics.update(_left_out(trainer, pl_module))
+        metrics.update(_skipped_data(trainer, pl_module))
         pl_module.log_dict({name: value for name, value in metrics.items() if value is not None}, batch_size=1)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
@@ -123,7 +123,7 @@ class TrainingMonitor(Callback):
         if trainer.sanity_checking:
             return
         metrics = {f"val_{name}": value for name, value in self._validation.over_processes(trainer).items()}
-        metrics.update(_left_out(trainer, pl_module))
+        metrics.update(_skipped_data(trainer, pl_module))
         seen = self._seen if self._seen is not None else _no_codes(pl_module)
         seen += self._targets
         everywhere = _sum(trainer, torch.stack((self._targets, self._predicted, seen)))
@@ -176,7 +176,7 @@ def weight_norm(model: nn.Module) -> float:
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
 
-def _left_out(trainer: Trainer, pl_module: Any) -> dict[str, float]:
+def _skipped_data(trainer: Trainer, pl_module: Any) -> dict[str, float]:
     """Return how many utterances and batches were skipped so far on all ranks, if any."""
     counts = {name: getattr(pl_module, name) for name in ("skipped_audio", "batches_without_masks")}
     sums = _sum(trainer, torch.tensor(list(counts.values()), device=trainer.strategy.root_device)).tolist()

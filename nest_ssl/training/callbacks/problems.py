@@ -142,10 +142,10 @@ class NonFiniteSteps(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        left_out = bool(pl_module.step_left_out)
+        skipped = bool(pl_module.step_skipped)
         loss_is_finite = bool(torch.isfinite(outputs["loss"]))
-        kept = (left_out or not loss_is_finite) and self._keep(trainer, batch, outputs["loss"])
-        if left_out:
+        kept = (skipped or not loss_is_finite) and self._keep(trainer, batch, outputs["loss"])
+        if skipped:
             self.count += 1
             self.in_a_row += 1
             pl_module.log("nonfinite_steps", float(self.count), batch_size=1)

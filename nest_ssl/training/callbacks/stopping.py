@@ -60,19 +60,19 @@ class StopOnSignal(Callback):
         if trainer.world_size > 1:
             self._group = distributed.new_group(backend="gloo")
         self._loader = trainer.train_dataloader
-        trainer.train_dataloader.between_batches = self._raise_if_told
+        trainer.train_dataloader.between_batches = self._raise_if_signalled
         if self._group is None:  # other ranks may already be in the step, which needs this one
-            trainer.train_dataloader.while_waiting = self._raise_if_told
+            trainer.train_dataloader.while_waiting = self._raise_if_signalled
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._replaced[number] = signal.signal(number, self._remember)
             self._watch = HungLoaderWatch(self._waits_since)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._put_back()
+        self._restore_handlers()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        self._put_back()
+        self._restore_handlers()
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation_waits_since = time.monotonic()
@@ -92,22 +92,22 @@ class StopOnSignal(Callback):
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self._received:
-            self._put_back()
+            self._restore_handlers()
             signal.raise_signal(number)
             return
         self._received = number
         _log.info("%s: stopping after this step; once more to stop at once", signal.Signals(number).name)
 
-    def _raise_if_told(self) -> None:
+    def _raise_if_signalled(self) -> None:
         received = self._received
         if self._group is not None:
-            heard = torch.tensor(received)
-            distributed.all_reduce(heard, distributed.ReduceOp.MAX, group=self._group)
-            received = int(heard)
+            of_all_ranks = torch.tensor(received)
+            distributed.all_reduce(of_all_ranks, distributed.ReduceOp.MAX, group=self._group)
+            received = int(of_all_ranks)
         if received:
             raise Stopped(received)
 
-    def _put_back(self) -> None:
+    def _restore_handlers(self) -> None:
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -118,7 +118,7 @@ class StopOnSignal(Callback):
 class HungLoaderWatch:
     """Ends the process if, after a signal, one wait for data takes more than `PATIENCE` seconds.
 
-    A read that never returns keeps Python's signal handlers from running, so a thread is told of signals through a
+    A read that never returns keeps Python's signal handlers from running, so a thread learns of signals through a
     socket that the interpreter itself writes to. Nothing is saved: within a batch, random numbers are half drawn.
     `waits_since` tells when the present wait began (`time.monotonic()`), or None while a step is computed or saved.
     Create and close the watch in the main thread.
@@ -147,30 +147,30 @@ class HungLoaderWatch:
             signal.set_wakeup_fd(-1)
 
     def _listen(self) -> None:
-        told: tuple[int, float] | None = None  # the first signal to stop, and when it came
+        stop: tuple[int, float] | None = None  # the first signal to stop, and when it came
         while True:
-            self._reader.settimeout(None if told is None else _LOOK_EVERY)
+            self._reader.settimeout(None if stop is None else _LOOK_EVERY)
             try:
                 received = self._reader.recv(1)
             except TimeoutError:
                 received = None
             if received == b"":
                 return
-            if told is None and received is not None and received[0] in (signal.SIGINT, signal.SIGTERM):
-                told = received[0], time.monotonic()
-            if told is not None and self._hangs(told[1]):
+            if stop is None and received is not None and received[0] in (signal.SIGINT, signal.SIGTERM):
+                stop = received[0], time.monotonic()
+            if stop is not None and self._hangs(stop[1]):
                 _log.error(
                     "%s: the data has not come for %d s, so this process leaves without saving; the same command "
                     "continues from the last checkpoint",
-                    *(signal.Signals(told[0]).name, PATIENCE),
+                    *(signal.Signals(stop[0]).name, PATIENCE),
                 )
                 sys.stdout.flush()
                 sys.stderr.flush()
-                os._exit(128 + told[0])  # the main thread hangs, so it cannot exit
+                os._exit(128 + stop[0])  # the main thread hangs, so it cannot exit
 
-    def _hangs(self, told_at: float) -> bool:
+    def _hangs(self, signalled_at: float) -> bool:
         since = self._waits_since()
-        return since is not None and time.monotonic() - max(since, told_at) > PATIENCE
+        return since is not None and time.monotonic() - max(since, signalled_at) > PATIENCE
 
 
 class RunTimer(Timer):

@@ -155,13 +155,13 @@ class RunCheckpoint(ModelCheckpoint):
 
     def _save_topk_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
         if self.monitor is None or self.monitor in monitor_candidates:
-            with self._keeping_books(trainer):
+            with self._undone_on_failure(trainer):
                 super()._save_topk_checkpoint(trainer, monitor_candidates)
-        elif sum(trainer.num_val_batches):  # or the run has said already that there is no validation
+        elif sum(trainer.num_val_batches):  # else a warning at the start said so
             _log.warning("there is no %s yet, so no best checkpoint at step %d", self.monitor, trainer.global_step)
 
     def _save_last_checkpoint(self, trainer: Trainer, monitor_candidates: dict[str, Tensor]) -> None:
-        with self._keeping_books(trainer):
+        with self._undone_on_failure(trainer):
             super()._save_last_checkpoint(trainer, monitor_candidates)
 
     def _save_last_if_behind(self, trainer: Trainer) -> None:
@@ -169,7 +169,7 @@ class RunCheckpoint(ModelCheckpoint):
             self._save_last_checkpoint(trainer, monitored_values(self, trainer))
 
     @contextlib.contextmanager
-    def _keeping_books(self, trainer: Trainer) -> Iterator[None]:
+    def _undone_on_failure(self, trainer: Trainer) -> Iterator[None]:
         """Restore the bookkeeping if writing in the block fails, so that the next checkpoint retries."""
         self._settle(trainer)  # what was written in the background
         self._bookkeeping = {name: getattr(self, name) for name in _BOOKKEEPING_FIELDS}
@@ -228,7 +228,7 @@ class RunCheckpoint(ModelCheckpoint):
         if self.settings.save_nemo_on_train_end:
             if self.settings.save_best_model and Path(self.best_model_path).is_file():
                 source = Path(self.best_model_path)
-            with self._keeping_books(trainer):
+            with self._undone_on_failure(trainer):
                 self._write_nemo(trainer, model, trainer.strategy.broadcast(source))
         self._settle(trainer)
         if self._failure is not None:

@@ -94,8 +94,8 @@ class Continuation(RunRecord):
         if refused:
             raise ConfigError(self._refusal(refused))
         if changes:
-            said = "; ".join(map(str, changes))
-            _log.info("changed since %s was written, and in effect from here on: %s", former.path.name, said)
+            listed = "; ".join(map(str, changes))
+            _log.info("changed since %s was written, and in effect from here on: %s", former.path.name, listed)
         if another_order(changes, now["model"].get("train_ds") or {}):
             self._restarts_epoch = True
             _log.warning("model.train_ds: batches are made in another way than before, so the epoch restarts")
@@ -134,7 +134,7 @@ class Continuation(RunRecord):
         for key, data in (self.sets or {}).items():
             change = self._change(key, data)
             if change is not None:
-                self._tell(key, change)
+                self._report(key, change)
 
     def _change(self, key: str, data: DataSet) -> DataChange | None:
         old, new = self.former.data.get(key), self.fingerprints[key]
@@ -145,7 +145,7 @@ class Continuation(RunRecord):
         folders = [self.experiment.folder, self.former.path.parent.parent]
         return compare(old, new, read_lines(key, self.former.data, folders), data)
 
-    def _tell(self, key: str, change: DataChange) -> None:
+    def _report(self, key: str, change: DataChange) -> None:
         if change.same_order:
             _log.info("%s: %s", key, change.what)
         elif key == _TRAINING_DATA and change.nothing_in_common:

@@ -36,12 +36,12 @@ _NOT_COMPARED = (
     *("exp_manager.resume_*", "exp_manager.files_to_copy"),
 )
 # Keys of the training data that change neither utterances nor order, so the position in the epoch stays valid
-_PLACE_STAYS = {
+_POSITION_STAYS = {
     *("num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "multiprocessing_context"),
     *("noise_manifest", "unreadable_audio", "suspicious_audio", "channel_selector", "sample_rate"),
     *("use_start_end_token", "labels", "name", "val_dl_idx", "defer_setup"),
 }
-_PLACE_STAYS_OF_MANIFESTS = {  # whose utterances are compared one by one
+_POSITION_STAYS_OF_MANIFESTS = {  # whose utterances are compared one by one
     *("manifest_filepath", "min_duration", "max_duration", "shard_manifests", "batch_size"),
     *("trim_silence", "int_values", "pad_audio_mode"),
 }
@@ -93,9 +93,9 @@ def compare_configurations(old: Mapping[str, Any], new: Mapping[str, Any]) -> li
 
 def another_order(changes: Sequence[KeyChange], train_ds: Mapping[str, Any]) -> bool:
     """Return whether one of these changes alters the batches of the training data or their order."""
-    stays = set(_PLACE_STAYS)
+    stays = set(_POSITION_STAYS)
     if not any(train_ds.get(name) for name in ("use_lhotse", "is_tarred", "is_concat", "batch_duration")):
-        stays |= _PLACE_STAYS_OF_MANIFESTS
+        stays |= _POSITION_STAYS_OF_MANIFESTS
     names = [change.key.removeprefix(_TRAIN_DS) for change in changes if change.key.startswith(_TRAIN_DS)]
     return any(name not in stays and not name.startswith("batch_augmentor") for name in names)
 
