@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
+import yaml
 from markupsafe import Markup, escape
 
 
@@ -52,6 +54,13 @@ class Phrases:
     """The texts of one kind of page by their keys, in English and Chinese."""
 
     texts: Mapping[str, tuple[str, str]]
+
+    @classmethod
+    def read(cls, path: Path) -> Phrases:
+        """Read a YAML file that has an English text (`en`) and a Chinese one (`zh`) for each key."""
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C 30 times faster, where PyYAML was built with it
+        texts = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+        return cls({key: (text["en"], text["zh"]) for key, text in texts.items()})
 
     def __call__(self, key: str, **values: object) -> Words:
         """Return the text of a key with values filled in: `Words` in the same language, all else escaped."""

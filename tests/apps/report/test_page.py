@@ -17,7 +17,7 @@ from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.page import FOLDER, render
 from nest_ssl.apps.report.run import open_runs
-from nest_ssl.apps.report.texts import TEXTS, number, span
+from nest_ssl.apps.report.texts import number, span, words
 from tests.apps.report.example_runs import CONFIG, training, write_events, write_run, write_samples
 
 
@@ -231,7 +231,7 @@ def test_both_languages_say_every_text_with_the_same_values() -> None:
     def fields(text: str) -> set[str | None]:
         return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
-    for key, (english, chinese) in TEXTS.items():
+    for key, (english, chinese) in words.texts.items():
         assert fields(english) == fields(chinese), key
 
 
@@ -241,8 +241,8 @@ def test_every_finding_has_a_sentence_and_every_bad_one_a_title() -> None:
     source = Path(health.__file__).read_text(encoding="utf-8")
     found = re.findall(r'Finding\("(\w+)", "(\w+)"', source)
     assert len(found) > 10
-    assert [key for _, key in found if f"why_{key}" not in TEXTS] == []
-    assert [key for state, key in found if state in ("bad", "caution") and key not in TEXTS] == []
+    assert [key for _, key in found if f"why_{key}" not in words.texts] == []
+    assert [key for state, key in found if state in ("bad", "caution") and key not in words.texts] == []
 
 
 @pytest.mark.parametrize(
