@@ -9,10 +9,10 @@ from __future__ import annotations
 import io
 import math
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -89,13 +89,6 @@ class History:
         return max(times, default=None)
 
 
-class _File(NamedTuple):
-    """The event file of one start."""
-
-    start: Start
-    series: dict[str, Series]
-
-
 def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
     """Read the event files of these folders, all of which must be inside `root` if it is given.
 
@@ -103,34 +96,30 @@ def read_history(folders: Sequence[Path], root: Path | None = None) -> History:
     """
     paths = [path for folder in folders for path in folder.glob(EVENT_FILES)]
     read = (_read_file(path, root or path.parent) for path in paths)
-    files = sorted(filter(None, read), key=lambda file: file.start.time)
+    files = sorted(filter(None, read), key=lambda file: file[0].time)
     pieces: dict[str, list[Series]] = {}
     ends_before = np.inf
-    for file in reversed(files):
-        for tag, series in file.series.items():
+    for start, of_start in reversed(files):
+        for tag, series in of_start.items():
             kept = series.only(series.steps < ends_before)
             if len(kept):
-                pieces.setdefault(tag, []).append(kept)
-        if file.start.first_step is not None:
-            ends_before = min(ends_before, file.start.first_step)
-    joined = {tag: _joined(of[::-1]) for tag, of in sorted(pieces.items())}
-    return History(joined, [file.start for file in files])
+                pieces.setdefault(tag, []).insert(0, kept)
+        if start.first_step is not None:
+            ends_before = min(ends_before, start.first_step)
+    return History({tag: _joined(pieces[tag]) for tag in sorted(pieces)}, [start for start, _ in files])
 
 
 def _joined(pieces: Sequence[Series]) -> Series:
-    return Series(
-        np.concatenate([piece.steps for piece in pieces]),
-        np.concatenate([piece.values for piece in pieces]),
-        np.concatenate([piece.times for piece in pieces]),
-    )
+    columns = ((piece.steps, piece.values, piece.times) for piece in pieces)
+    return Series(*map(np.concatenate, zip(*columns, strict=True)))
 
 
-def _read_file(path: Path, root: Path) -> _File | None:
-    """Read the scalars of an event file; None if it has no complete record."""
+def _read_file(path: Path, root: Path) -> tuple[Start, dict[str, Series]] | None:
+    """Read the scalars of one start's event file; None if it has no complete record."""
     from google.protobuf.message import DecodeError
     from tensorboard.compat.proto.event_pb2 import Event
 
-    columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
+    logged: dict[str, array[float]] = {}  # step, value and time of each value
     began: float | None = None
     count = 0
     for record in _records(path, root):
@@ -147,16 +136,14 @@ def _read_file(path: Path, root: Path) -> _File | None:
         for value in event.summary.value:
             if not value.HasField("simple_value") or value.tag in _NOT_OF_A_STEP:
                 continue
-            steps, values, times = columns.setdefault(name_of(value.tag), ([], [], []))
-            steps.append(event.step)
-            values.append(value.simple_value if abs(value.simple_value) <= _LARGEST_NUMBER else math.nan)
-            times.append(event.wall_time)
+            number = value.simple_value if abs(value.simple_value) <= _LARGEST_NUMBER else math.nan
+            logged.setdefault(name_of(value.tag), array("d")).extend((event.step, number, event.wall_time))
     if began is None:
         return None
-    series = {tag: _in_order(*map(np.array, of)) for tag, of in columns.items()}
+    series = {tag: _in_order(np.frombuffer(rows).reshape(-1, 3)) for tag, rows in logged.items()}
     first = min((int(of.steps[0]) for of in series.values()), default=None)
     last = max((int(of.steps[-1]) for of in series.values()), default=None)
-    return _File(Start(began, first, last), series)
+    return Start(began, first, last), series
 
 
 def _records(path: Path, root: Path) -> Iterator[bytes]:
@@ -174,11 +161,9 @@ def _records(path: Path, root: Path) -> Iterator[bytes]:
                 yield file.read(length)
 
 
-def _in_order(steps: np.ndarray, values: np.ndarray, times: np.ndarray) -> Series:
-    """Sort by step; of several values of one step, keep the one that was written last."""
-    steps = steps.astype(np.int64)
-    order = np.argsort(steps, kind="stable")
-    steps = steps[order]
-    last_of_step = np.append(steps[1:] != steps[:-1], True)
-    chosen = order[last_of_step]
-    return Series(steps[last_of_step], values[chosen].astype(np.float64), times[chosen])
+def _in_order(rows: np.ndarray) -> Series:
+    """Sort rows of step, value and time by step; of several values of one step, keep the one that was written last."""
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    last_of_step = np.append(rows[1:, 0] != rows[:-1, 0], True)
+    steps, values, times = rows[last_of_step].T
+    return Series(steps.astype(np.int64), values, times)

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG
-from nest_ssl.checkpoint.inspection import Refused, refuse_sprawl
+from nest_ssl.checkpoint.inspection import refuse_sprawl
 from nest_ssl.config.foreign_yaml import refuse_hostile_yaml
 from nest_ssl.errors import NestError, one_line
 from nest_ssl.regular_file import open_regular
@@ -43,11 +43,10 @@ def read_json(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with open_inside(path, folder, _LARGEST_JSON) as file:
-        text = file.read(_LARGEST_JSON)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
+        try:
+            content = json.loads(file.read())
+        except (ValueError, RecursionError):
+            return {}
     return content if isinstance(content, dict) else {}
 
 
@@ -56,13 +55,13 @@ def read_config(path: Path, folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with open_inside(path, folder, LARGEST_CONFIG) as file:
-        content = file.read(LARGEST_CONFIG)
+        content = file.read()
     try:
         refuse_hostile_yaml(path)
         config = OmegaConf.to_container(OmegaConf.create(content.decode("utf-8")), resolve=False)
         refuse_sprawl(config, _MOST_VALUES)
-    except (NestError, Refused) as error:
-        raise NestError(f"{path}: {one_line(error).removeprefix(f'{path}: ')}") from error
+    except NestError:
+        raise
     except Exception as error:  # YAML and OmegaConf raise many kinds
         raise NestError(f"{path}: cannot be read as a configuration: {one_line(error)}") from error
     return config if isinstance(config, dict) else {}  # type: ignore[return-value]
