@@ -36,9 +36,9 @@ def report(
         import webbrowser
 
         from nest_ssl.apps.pages.page import write_page
-        from nest_ssl.apps.report.gathered import gather
         from nest_ssl.apps.report.page import render
         from nest_ssl.apps.report.run import newest_run, open_runs
+        from nest_ssl.apps.report.summary import gather
         from nest_ssl.errors import NestError
 
         folders = [newest_run(run) for run in runs]

@@ -11,8 +11,8 @@ from nest_ssl.apps.pages.charts import legend_sample
 from nest_ssl.apps.pages.text import Words
 from nest_ssl.apps.report.configuration import groups_of_one_task
 from nest_ssl.apps.report.curves import Chart, Curve, curve_chart, curve_of, reading_data
-from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Signs
+from nest_ssl.apps.report.summary import RunReport
 from nest_ssl.apps.report.texts import number, share, words
 from nest_ssl.training.loggers.build import tag_of
 

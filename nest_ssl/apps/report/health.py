@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 
 from nest_ssl.apps.report.events import Series
-from nest_ssl.apps.report.figures import RECENT_POINTS, recent
 from nest_ssl.apps.report.run import Run
 
 State = Literal["good", "early", "caution", "bad", "unknown"]
@@ -36,6 +35,10 @@ RISEN_LOSS = 1.1  # validation loss against its best: small sets make it vary by
 VALIDATIONS = 3  # the median of the newest ones is the current validation loss
 NOT_FINITE_SHARE = 0.1  # of the newest losses: mixed precision loses single steps, but not every tenth
 STUCK_WARMUPS = 10  # warm-ups after which a loss above log P is a problem; nest_tiny needs 5
+# The current value is the mean of the newest logged values, because single batches differ by more than a day's
+# progress; of a short run only of its last fifth, because its beginning would hide what it has learnt since.
+RECENT_POINTS = 50
+RECENT_PART = 5  # one in so many
 DEFAULT_WARMUP = 1000  # steps without a verdict if the configuration has no warm-up
 
 
@@ -211,6 +214,15 @@ def _books(run: Run) -> Iterator[Book]:
             predicted_perplexity=predicted.last_finite,
             best_predicted_perplexity=max(predicted.finite.values.tolist(), default=None),
         )
+
+
+def recent(series: Series) -> float | None:
+    """Return the mean of the newest values that are finite; NaN if none of them is, None without values."""
+    if not len(series):
+        return None
+    newest = series.values[-min(RECENT_POINTS, max(1, len(series) // RECENT_PART)) :]
+    newest = newest[np.isfinite(newest)]
+    return float(np.mean(newest)) if len(newest) else math.nan
 
 
 def _share_not_finite(series: Series) -> float:

@@ -9,7 +9,7 @@ from pathlib import Path
 from nest_ssl.apps.pages import page
 from nest_ssl.apps.report import charts, samples, sections, texts
 from nest_ssl.apps.report.configuration import ABSENT
-from nest_ssl.apps.report.gathered import RunReport
+from nest_ssl.apps.report.summary import RunReport
 from nest_ssl.errors import NestError
 
 FOLDER = Path(__file__).parent

@@ -14,11 +14,9 @@ from nest_ssl.apps.pages.text import Count, Words
 from nest_ssl.apps.report.charts import COLOURS
 from nest_ssl.apps.report.configuration import ABSENT, ADJUSTED, Change, Obstacle, Scope, changes, obstacle, values_of
 from nest_ssl.apps.report.events import Start
-from nest_ssl.apps.report.figures import KeyFigure, best_value, total_of
-from nest_ssl.apps.report.gathered import RunReport
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.run import Run
-from nest_ssl.apps.report.status import Status
+from nest_ssl.apps.report.summary import KeyFigure, RunReport, Status, best_value, total_of
 from nest_ssl.apps.report.texts import number, share, span, words
 from nest_ssl.training.run_folder import FILES
 

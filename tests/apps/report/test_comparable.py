@@ -17,10 +17,10 @@ import pytest
 from nest_ssl.apps.report.charts import levels_of
 from nest_ssl.apps.report.configuration import ABSENT, Change, changes
 from nest_ssl.apps.report.curves import Chart, Curve, curve_chart
-from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import health_of
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
+from nest_ssl.apps.report.summary import gather
 from nest_ssl.apps.report.texts import words
 from tests.apps.report.example_runs import CONFIG, training, validation, write_events, write_run
 from tests.apps.report.test_health import GOOD, GOOD_BOOK

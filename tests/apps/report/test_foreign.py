@@ -22,9 +22,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
 
 from nest_ssl.apps.report.events import _HEADER
-from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
+from nest_ssl.apps.report.summary import gather
 from nest_ssl.errors import NestError
 from tests.apps.report.example_runs import CONFIG, write_run, write_samples
 

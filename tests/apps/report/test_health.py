@@ -1,4 +1,4 @@
-"""The verdict just below and just above every threshold."""
+"""The verdict just below and just above every threshold, and the current value of a series."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nest_ssl.apps.report import health
-from nest_ssl.apps.report.health import Book, Signs, health_of, signs_of
+from nest_ssl.apps.report.events import read_history
+from nest_ssl.apps.report.health import Book, Signs, health_of, recent, signs_of
 from nest_ssl.apps.report.run import open_runs
 from tests.apps.report.example_runs import write_events, write_run
 
@@ -162,3 +164,13 @@ def test_signs_are_the_newest_numbers_of_the_run(tmp_path: Path) -> None:
     assert signs.best_val_loss == pytest.approx(run.history.series["val_loss"].values[-1])
     assert signs.val_loss == pytest.approx(run.history.series["val_loss"].values[-2])  # the median of the newest three
     assert health_of(signs).state == "good"
+
+
+@pytest.mark.parametrize(("logged", "averaged"), [(1, 1), (4, 1), (14, 2), (40, 8), (250, 50), (1000, 50)])
+def test_the_current_value_is_the_mean_of_the_last_fifth_and_of_50_values_at_most(
+    tmp_path: Path, logged: int, averaged: int
+) -> None:
+    write_events(tmp_path, ({"train_loss": lambda step: 10 - step / 100}, range(logged)), began=1.0)
+    series = read_history([tmp_path]).get("train_loss")
+    assert series is not None
+    assert recent(series) == pytest.approx(float(np.mean(series.values[-averaged:])))

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.apps.pages.page import templates
-from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.page import FOLDER, render
 from nest_ssl.apps.report.run import open_runs
+from nest_ssl.apps.report.summary import gather
 from nest_ssl.apps.report.texts import number, span, words
 from tests.apps.report.example_runs import CONFIG, training, write_events, write_run, write_samples
 

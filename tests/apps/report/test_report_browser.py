@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nest_ssl.apps.pages.page import write_page
-from nest_ssl.apps.report.gathered import gather
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
+from nest_ssl.apps.report.summary import gather
 from tests.apps.report.example_runs import training, write_events, write_run, write_samples
 from tests.browsing import Visit
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nest_ssl.apps.report.run import Run, open_runs
-from nest_ssl.apps.report.status import SILENCE_GAPS, SILENCE_SECONDS, status_of
+from nest_ssl.apps.report.summary import SILENCE_GAPS, SILENCE_SECONDS, status_of
 from tests.apps.report.example_runs import CONFIG, training, write_events, write_run
 
 BEGAN = 1_000_000.0
