@@ -22,7 +22,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from nest_ssl.apps.report.curves import running_mean
+from nest_ssl.apps.report.charts import running_mean
 from nest_ssl.apps.report.events import read_history
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"

@@ -134,12 +134,6 @@ def svg(width: int, height: int, caption: str, *panels: Panel, style: str, focus
     )
 
 
-def legend_sample(style: str) -> Markup:
-    """Return a short piece of a line for a legend."""
-    line = _element("path", style=f"curve mean {style}", d="M2 5H32")
-    return _element("svg", line, style="sample", viewBox="0 0 34 10", **{"aria-hidden": "true"})
-
-
 def padded(values: Iterable[float], margin: float, least: float) -> tuple[float, float]:
     """Return the range of the finite values with a margin on both sides: a share of the range, or of a lone value."""
     finite = [value for value in values if math.isfinite(value)]

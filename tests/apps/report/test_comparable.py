@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nest_ssl.apps.report.charts import levels_of
+from nest_ssl.apps.report.charts import Chart, Curve, drawn, levels_of
 from nest_ssl.apps.report.configuration import ABSENT, Change, changes
-from nest_ssl.apps.report.curves import Chart, Curve, curve_chart
 from nest_ssl.apps.report.health import health_of
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
@@ -250,8 +249,9 @@ def test_names_of_close_thresholds_do_not_overlap() -> None:
     for names in (long, short, [long[0], *short]):
         places, values = np.array([0.0, 1.0]), np.array([2.0, 6.0])
         curve = Curve(words("training"), places, values, None, np.array([]))
-        drawn = curve_chart(Chart([curve], levels=[(4 + n / 50, name) for n, name in enumerate(names)]), "caption")
-        names_at = re.findall(r'<text lang="en" class="(end|start) level-name" x="[^"]+" y="([^"]+)">([^<]+)<', drawn)
+        levels = [(4 + n / 50, name) for n, name in enumerate(names)]
+        page = drawn(Chart("caption", words("losses"), [curve], levels=levels))
+        names_at = re.findall(r'<text lang="en" class="(end|start) level-name" x="[^"]+" y="([^"]+)">([^<]+)<', page)
         assert len(names_at) == len(names)
         for index, (side, y, name) in enumerate(names_at):
             for other_side, other_y, other in names_at[:index]:

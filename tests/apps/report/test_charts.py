@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.report.curves import BUCKETS, curve_of, extremes, running_mean
+from nest_ssl.apps.report.charts import BUCKETS, curve_of, extremes, running_mean
 from nest_ssl.apps.report.events import Series
 from nest_ssl.apps.report.texts import words
 
