@@ -127,6 +127,7 @@ def signs_of(run: Run, step: int) -> Signs:
     """Return the newest values of a run."""
     get = run.history.get
     val_losses = get("val_loss").finite.values
+    newest_losses = get("train_loss").values[-RECENT_POINTS:]
     warmup = run.whole_setting("model.optim.sched.warmup_steps")
     codes = run.whole_setting("model.num_classes")
     accuracy = _finite(recent(get("train_accuracy")))
@@ -139,7 +140,7 @@ def signs_of(run: Run, step: int) -> Signs:
         best_val_loss=float(val_losses.min()) if len(val_losses) else None,
         step=step,
         warmup=DEFAULT_WARMUP if warmup is None else warmup,
-        not_finite=_share_not_finite(get("train_loss")),
+        not_finite=1 - float(np.isfinite(newest_losses).mean()) if len(newest_losses) else 0.0,
     )
 
 
@@ -153,11 +154,12 @@ def _of_targets(signs: Signs) -> Iterator[Finding]:
     for book in signs.books:
         if book.target_perplexity is None or signs.codes is None or signs.least_perplexity is None:
             continue
+        coverage = book.target_cumulative_coverage
         values = {"book": book.number, "perplexity": book.target_perplexity, "codes": signs.codes}
         if book.target_perplexity < signs.least_perplexity:
             yield Finding("bad", "few_targets", values)
-        elif signs.warm and _below(book.target_cumulative_coverage, CODES_EVER):
-            yield Finding("caution", "idle_codes", {**values, "share": book.target_cumulative_coverage or 0.0})
+        elif signs.warm and coverage is not None and coverage < CODES_EVER:
+            yield Finding("caution", "idle_codes", {**values, "share": coverage})
         else:
             yield Finding("good", "varied_targets", values)
     if not any(book.target_perplexity is not None for book in signs.books):
@@ -191,7 +193,7 @@ def _of_loss(signs: Signs) -> Iterator[Finding]:
         yield Finding("early", "warming_up", values)
     elif signs.loss > LEARNT_LOSS * guessing:
         yield Finding("bad", "not_learning", values)
-    elif signs.accuracy is not None and _below(signs.accuracy, signs.least_accuracy):
+    elif signs.accuracy is not None and signs.accuracy < (signs.least_accuracy or 0.0):
         yield Finding("caution", "chance", {**values, "accuracy": signs.accuracy, "chance": 1 / signs.codes})
     elif signs.frequencies is not None and not signs.uses_context:
         values["frequencies"] = signs.frequencies
@@ -225,15 +227,5 @@ def recent(series: Series) -> float | None:
     return float(np.mean(newest)) if len(newest) else math.nan
 
 
-def _share_not_finite(series: Series) -> float:
-    """Return the share of the newest losses that are not finite: of up to RECENT_POINTS, also of a short run."""
-    newest = series.values[-RECENT_POINTS:]
-    return 1 - float(np.isfinite(newest).mean()) if len(newest) else 0.0
-
-
 def _finite(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else value
-
-
-def _below(value: float | None, bound: float | None) -> bool:
-    return value is not None and bound is not None and value < bound

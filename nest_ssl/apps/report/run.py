@@ -17,7 +17,7 @@ from nest_ssl.training.callbacks.problems import PROBLEM_REPORT, read_report
 
 _SEARCHED = 4  # levels below a folder that is not a run's
 _LARGEST_PROBLEMS = 256 * 2**20  # bytes
-MOST_BOOKS = 256  # NEST has 1
+_MOST_BOOKS = 256  # NEST has 1
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,15 @@ class Run:
     @property
     def books(self) -> int:
         """The number of codebooks, within sensible limits."""
-        return min(max(self.whole_setting("model.num_books") or 1, 1), MOST_BOOKS)
+        return min(max(self.whole_setting("model.num_books") or 1, 1), _MOST_BOOKS)
 
     @cached_property
     def problems(self) -> list[dict[str, Any]]:
         """Skipped or suspicious audio, as all ranks listed it."""
-        reports = sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl"))
-        return [record for report in reports for record in self._problems(report)]
-
-    def _problems(self, report: Path) -> list[dict[str, Any]]:
-        with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # checks the file
-            records = read_report(report)
+        records: list[dict[str, Any]] = []
+        for report in sorted(self.folder.glob(f"{PROBLEM_REPORT}*.jsonl")):
+            with open_inside(report, self.folder, _LARGEST_PROBLEMS):  # checks the file
+                records += read_report(report)
         return [record for record in records if isinstance(record["kind"], str)]
 
     @cached_property
@@ -77,7 +75,7 @@ def newest_run(folder: Path) -> Path:
     found = []
     for name, below, _ in os.walk(folder):  # does not follow links, which may lead anywhere
         path = Path(name)
-        if is_run(path):
+        if _is_run(path):
             found.append(path)
             below.clear()
         if len(path.relative_to(folder).parts) == _SEARCHED:
@@ -91,14 +89,14 @@ def open_runs(folders: Sequence[Path]) -> list[Run]:
     return [_open(folder, name) for folder, name in zip(folders, _names(folders), strict=True)]
 
 
-def is_run(folder: Path) -> bool:
+def _is_run(folder: Path) -> bool:
     return (folder / "config.yaml").is_file() or any(folder.glob(EVENT_FILES))
 
 
 def _open(folder: Path, name: str) -> Run:
     if not folder.is_dir():
         raise NestError(f"{folder}: no such folder; expected the folder of a run, exp_dir/name")
-    if not is_run(folder):
+    if not _is_run(folder):
         raise NestError(
             f"{folder}: not the folder of a run, nor is there one below it: has neither config.yaml nor {EVENT_FILES}; "
             "expected exp_dir/name"
