@@ -19,6 +19,7 @@ from nest_ssl.printable import printable, say, say_lines
 
 if TYPE_CHECKING:
     from nest_ssl.apps.export import Exported
+    from nest_ssl.apps.export.network import Kind
 
 
 class Input(str, Enum):
@@ -57,7 +58,6 @@ def export(
     def run() -> int:
         import json
 
-        from nest_ssl.apps.export import Publication
         from nest_ssl.apps.export import export as export_model
         from nest_ssl.errors import NestError
 
@@ -66,11 +66,9 @@ def export(
             raise NestError("--input: .safetensors contains the whole model; leave the option out")
         if not weights and (license_name is not None or force):
             raise NestError("--license, --force: only .safetensors has a model card; leave them out")
-        publication = Publication(license_name, force)
+        kind: Kind = "features" if input_kind is Input.features else "audio"
         with _stages() as progress:
-            done = export_model(
-                model, output, "features" if input_kind is Input.features else "audio", publication, progress
-            )
+            done = export_model(model, output, kind, license=license_name, replace_card=force, progress=progress)
         if as_json:
             print(json.dumps(done.as_dict(), indent=2))
         else:

@@ -1,16 +1,22 @@
-"""Build the network to export: the encoder in eval mode, with or without log-mel, for inputs of any size."""
+"""Build the network to export: the encoder in eval mode, with or without log-mel, for inputs of any size.
+
+Two steps of log-mel cannot be exported for any length. The Fourier transform becomes a convolution with its waves:
+every runtime has convolutions, and the result is as accurate as torch's in float32 (docs/export.md has the figures).
+The frames that `pad_to` adds come from added silence.
+"""
 
 from __future__ import annotations
 
 import copy
-from typing import Literal
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nest_ssl.apps.export.front_end import ExportableLogMel
 from nest_ssl.errors import NestError
-from nest_ssl.model import ConformerEncoder
+from nest_ssl.model import AudioToMelSpectrogramPreprocessor, ConformerEncoder
 from nest_ssl.model.conformer.attention import MultiHeadAttention
 from nest_ssl.model.conformer.positions import PositionalEncoding, RelPositionalEncoding, sinusoids
 from nest_ssl.model.conformer.subsampling import ConvSubsampling
@@ -30,6 +36,31 @@ class FeatureEncoder(nn.Module):
     def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
         """(B, D, T), (B) -> (B, D, U), (B)."""
         return self.encoder(audio_signal, length)
+
+
+class ExportableLogMel(AudioToMelSpectrogramPreprocessor):
+    """Turns waveforms (B, S) into features (B, D, T), with the model's settings, window and filters."""
+
+    waves: Tensor
+
+    def __init__(self, settings: Mapping[str, Any], tables: Mapping[str, Tensor]) -> None:
+        super().__init__(**settings)
+        self.load_state_dict(tables)
+        self._frames_to, self.pad_to = max(1, self.pad_to), 0
+        window = self.featurizer.window
+        window = torch.ones(self.win_length) if window is None else window.float()
+        self.register_buffer("waves", _windowed_waves(self.n_fft, window), persistent=False)
+        self.eval()
+
+    def power_spectrum(self, x: Tensor) -> Tensor:
+        """(B, S) -> (B, bins, T), T a multiple of `pad_to` in the settings."""
+        samples, edge = x.shape[1], self.n_fft // 2
+        frames = self._frames_to * (samples // (self.hop_length * self._frames_to) + 1)
+        silence = frames * self.hop_length - samples - 1  # never negative, and too short for one more frame
+        x = nn.functional.pad(x, (edge, edge + silence)).unsqueeze(1)  # (B, S) -> (B, 1, S)
+        real, imaginary = nn.functional.conv1d(x, self.waves, stride=self.hop_length).chunk(2, dim=1)
+        x = (real.pow(2) + imaginary.pow(2)).sqrt()
+        return x if self.mag_power == 1.0 else x.pow(self.mag_power)
 
 
 class AudioEncoder(nn.Module):
@@ -95,6 +126,15 @@ def frame_ratio(encoder: ConformerEncoder, features: int) -> int:
     with torch.no_grad():
         encoded, _ = encoder(torch.zeros(1, features, frames), torch.tensor([frames]))
     return round(frames / encoded.shape[2])
+
+
+def _windowed_waves(n_fft: int, window: Tensor) -> Tensor:
+    """Return cosines, then sines, of every frequency, times the centred window (2 * bins, 1, n_fft)."""
+    before = (n_fft - len(window)) // 2
+    window = nn.functional.pad(window.double(), (before, n_fft - len(window) - before))
+    turns = torch.outer(torch.arange(n_fft // 2 + 1), torch.arange(n_fft)) % n_fft  # integers: no rounding error yet
+    angles = turns.double() * (2 * math.pi / n_fft)
+    return (torch.cat((angles.cos(), -angles.sin())) * window).float().unsqueeze(1)
 
 
 def _exportable_encoder(encoder: nn.Module) -> ConformerEncoder:

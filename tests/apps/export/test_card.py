@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nest_ssl.apps.export import Publication, export
+from nest_ssl.apps.export import export
 from nest_ssl.errors import NestError
 from tests.apps.export.saved_models import checkpoint_of, small_model
 
@@ -27,6 +27,7 @@ def test_a_checkpoint_tells_how_it_was_trained(tmp_path: Path) -> None:
         f"| parameters | {parameters:,}, of which ",
         "| steps | 1,200, in epoch 7 |",
         "| val_loss | 3.2500 at the last validation",
+        "| attention | rel_pos, context unlimited |",
         "| masking | blocks of 40 frames, may overlap, probability 0.04 |",
         "| targets | 64 codes of random projections, 2 at a time |",
         "| augmentation | noise or other speakers mixed into a clip with probability 0.5 |",
@@ -47,14 +48,14 @@ def test_an_archive_does_not_know_and_the_card_does_not_say(archive: Path, tmp_p
     ("given", "written"), [(None, "unknown"), ("cc-by-4.0", "cc-by-4.0"), ("no: [yes", "no: [yes")]
 )
 def test_the_license_is_what_was_given(archive: Path, tmp_path: Path, given: str | None, written: str) -> None:
-    export(archive, tmp_path / "nest.safetensors", publication=Publication(license=given))
+    export(archive, tmp_path / "nest.safetensors", license=given)
     told = front_matter(tmp_path / "README.md")
     assert (told["license"], told["library_name"]) == (written, "nest_ssl")
 
 
 def test_our_own_card_is_replaced(archive: Path, tmp_path: Path) -> None:
     for given in ("mit", "apache-2.0"):
-        export(archive, tmp_path / "nest.safetensors", publication=Publication(license=given))
+        export(archive, tmp_path / "nest.safetensors", license=given)
     assert front_matter(tmp_path / "README.md")["license"] == "apache-2.0"
 
 
@@ -72,5 +73,5 @@ def test_a_readme_of_somebody_else_or_changed_by_somebody_stays(
         export(archive, weights)
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert card.read_text(encoding="utf-8") == change
-    export(archive, weights, publication=Publication(replace_card=True))
+    export(archive, weights, replace_card=True)
     assert "library_name: nest_ssl" in card.read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.export.check import Check, ComparedBatch, difference, lengths_to_try
+from nest_ssl.apps.export.export import Check, ComparedBatch, difference, lengths_to_try
 from nest_ssl.apps.export.interface import Interface
 from nest_ssl.apps.export.network import Kind
 from tests.apps.export.saved_models import small_model

@@ -209,7 +209,7 @@ def test_what_is_missing_to_write_a_format_is_named_first(
 
 
 def test_what_a_killed_export_left_is_removed(archive: Path, tmp_path: Path) -> None:
-    leftover = tmp_path / ".model.safetensors.0123abcd.unchecked"
+    leftover = tmp_path / ".model.safetensors.unchecked"
     leftover.mkdir()
     (leftover / "half").write_bytes(b"half")
     export(archive, tmp_path / "model.safetensors")
@@ -217,7 +217,7 @@ def test_what_a_killed_export_left_is_removed(archive: Path, tmp_path: Path) -> 
 
 
 def test_what_another_process_is_exporting_is_not_touched(archive: Path, tmp_path: Path) -> None:
-    at_work = tmp_path / ".model.safetensors.0123abcd.unchecked"
+    at_work = tmp_path / ".model.safetensors.unchecked"
     at_work.mkdir()
     with lock_file(tmp_path / ".model.safetensors.lock", "wait"):
         with pytest.raises(NestError, match=rf"in use by process {os.getpid()} .* give another name than model"):
