@@ -26,18 +26,6 @@ from nest_ssl.model.nest import Nest
 Kind = Literal["audio", "features"]
 
 
-class FeatureEncoder(nn.Module):
-    """Encodes features; the argument names become the names of the inputs, and are NeMo's."""
-
-    def __init__(self, encoder: ConformerEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, audio_signal: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, D, T), (B) -> (B, D, U), (B)."""
-        return self.encoder(audio_signal, length)
-
-
 class ExportableLogMel(AudioToMelSpectrogramPreprocessor):
     """Turns waveforms (B, S) into features (B, D, T), with the model's settings, window and filters."""
 
@@ -64,7 +52,7 @@ class ExportableLogMel(AudioToMelSpectrogramPreprocessor):
 
 
 class AudioEncoder(nn.Module):
-    """Encodes waveforms."""
+    """Encodes waveforms: log-mel, then the encoder."""
 
     def __init__(self, log_mel: ExportableLogMel, encoder: ConformerEncoder) -> None:
         super().__init__()
@@ -110,11 +98,14 @@ class WholeBatchSubsampling(ConvSubsampling):
         return self.out(x.transpose(1, 2).flatten(2)), lengths  # (B, C, U, F) -> (B, U, C * F)
 
 
-def exportable(model: Nest, kind: Kind) -> FeatureEncoder | AudioEncoder:
-    """Return a network that computes what `model.encoder` computes in eval mode; the model is not changed."""
-    encoder = _exportable_encoder(model.encoder)
+def exportable(model: Nest, kind: Kind) -> ConformerEncoder | AudioEncoder:
+    """Return a network that computes what `model.encoder` computes in eval mode; the model is not changed.
+
+    The names of its arguments, which are NeMo's, become the names of the file's inputs.
+    """
+    encoder = _exportable_encoder(model.encoder).eval()
     if kind == "features":
-        return FeatureEncoder(encoder).eval()
+        return encoder
     _refuse_unusual_log_mel(model)
     settings = {name: value for name, value in model.settings["preprocessor"].items() if name != "_target_"}
     return AudioEncoder(ExportableLogMel(settings, model.preprocessor.state_dict()), encoder).eval()
