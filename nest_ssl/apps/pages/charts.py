@@ -77,10 +77,10 @@ class Panel:
             self.across(value, "grid")
             self.text(label(value), self.x.start - 8, self.y.place(value) + 4, "end")
 
-    def labels_below(self, values: Iterable[float], label: Callable[[float], str], below: float = 21) -> None:
+    def labels_below(self, values: Iterable[float], label: Callable[[float], str]) -> None:
         """Write the labels of the x axis."""
         for value in values:
-            self.text(label(value), self.x.place(value), self.y.start + below, "middle")
+            self.text(label(value), self.x.place(value), self.y.start + 21, "middle")
 
     def across(self, value: float, style: str) -> None:
         self.draw("path", style=style, d=f"M{self.x.start:g} {self.y.place(value):.1f}H{self.x.end:g}")

@@ -23,6 +23,12 @@ from nest_ssl.training.callbacks.samples import Sample, rows
 
 SAMPLES = "samples/step-*.npz"
 _LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
+_ARRAYS = {  # of a sample: number of axes, and kind of NumPy's type
+    **dict.fromkeys(("clean", "noisy"), (1, "f")),
+    "features": (2, "f"),
+    **dict.fromkeys(("mask", "scored"), (1, "b")),
+    **dict.fromkeys(("targets", "predicted"), (2, "i")),
+}
 _MOST_SAMPLES = 16
 _HIGHEST_RATE = 10**6  # Hz
 _MOST_FRAMES = 60_000  # ten minutes; a run keeps seconds
@@ -52,7 +58,7 @@ def newest_samples(folder: Path) -> SampleSet | None:
             with zipfile.ZipFile(file) as archive:
                 if sum(info.file_size for info in archive.infolist()) > _LARGEST_FILE:
                     raise ValueError(f"it unpacks to more than {_LARGEST_FILE} bytes")
-                rate = int(_array(archive, "sample_rate", 0))
+                rate = int(_array(archive, "sample_rate", 0, "i"))
                 if not 1 <= rate <= _HIGHEST_RATE:
                     raise ValueError(f"sample_rate is {rate}")
                 return SampleSet(step, rate, list(_samples(archive)))
@@ -89,36 +95,29 @@ def utterance_chart(sample: Sample, seconds: float, caption: str) -> Markup:
 
 def _samples(archive: zipfile.ZipFile) -> Iterator[Sample]:
     names = archive.namelist()
-    number = 0
-    while f"clean_{number}.npy" in names and number < _MOST_SAMPLES:
-        clean, noisy = (_array(archive, f"{name}_{number}", 1).astype(np.float16) for name in ("clean", "noisy"))
-        features = _array(archive, f"features_{number}", 2).astype(np.float16)
-        mask, scored = (_array(archive, f"{name}_{number}", 1).astype(bool) for name in ("mask", "scored"))
-        targets, predicted = (_array(archive, f"{name}_{number}", 2) for name in ("targets", "predicted"))
-        if targets.shape[1] != predicted.shape[1] or targets.dtype.kind != "i" or predicted.dtype.kind != "i":
-            raise ValueError(f"targets_{number} and predicted_{number} are not tokens of as many codebooks")
-        if features.shape[1] != len(mask) or len(mask) > _MOST_FRAMES:
-            shapes = f"features_{number} has {features.shape[1]} frames and mask_{number} {len(mask)}"
+    for number in range(_MOST_SAMPLES):
+        if f"clean_{number}.npy" not in names:
+            return
+        of = Sample(**{name: _array(archive, f"{name}_{number}", *form) for name, form in _ARRAYS.items()})
+        if of.targets.shape != of.predicted.shape or len(of.targets) != len(of.scored):
+            raise ValueError(f"targets_{number}, predicted_{number} and scored_{number} are not of the same frames")
+        if of.features.shape[1] != len(of.mask) or len(of.mask) > _MOST_FRAMES:
+            shapes = f"features_{number} has {of.features.shape[1]} frames and mask_{number} {len(of.mask)}"
             raise ValueError(f"{shapes}; expected the same number, at most {_MOST_FRAMES}")
-        frames = min(len(targets), len(predicted), len(scored))
-        yield Sample(clean, noisy, features, mask, targets[:frames], predicted[:frames], scored[:frames])
-        number += 1
+        yield of
 
 
-def _array(archive: zipfile.ZipFile, name: str, axes: int) -> np.ndarray:
-    """Read an array with this number of axes, after a check of the size that its header claims."""
+def _array(archive: zipfile.ZipFile, name: str, axes: int, kind: str) -> np.ndarray:
+    """Read an array of this form, after a check of the size that its header claims."""
     info = archive.getinfo(f"{name}.npy")
     with archive.open(info) as member:
         major = np.lib.format.read_magic(member)[0]
         read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
         shape, _, dtype = read(member)
-    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize > info.file_size:
+    if dtype.kind != kind or len(shape) != axes or not 0 < math.prod(shape) * dtype.itemsize <= info.file_size:
         raise ValueError(f"{name} has shape {shape} and type {dtype}, and {info.file_size} bytes")
     with archive.open(info) as member:
-        array = np.lib.format.read_array(member, allow_pickle=False)
-    if array.ndim != axes or not array.size:
-        raise ValueError(f"{name} has shape {array.shape}")
-    return array
+        return np.lib.format.read_array(member, allow_pickle=False)
 
 
 def _wav(signal: np.ndarray, sample_rate: int) -> str:

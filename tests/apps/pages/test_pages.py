@@ -30,6 +30,11 @@ def test_words_within_words_keep_their_language_and_markup() -> None:
     assert (said.english, said.chinese) == ("step <b>one</b>", "第 <b>一</b> 步")
 
 
+def test_texts_are_read_from_a_file_with_both_languages(tmp_path: Path) -> None:
+    (tmp_path / "texts.yaml").write_text("step: {en: 'step {step}', zh: '第 {step} 步'}\n", encoding="utf-8")
+    assert Phrases.read(tmp_path / "texts.yaml") == words
+
+
 def test_a_count_has_its_noun() -> None:
     assert [f"{Count(number):step}" for number in (0, 1, 2000)] == ["0 steps", "1 step", "2,000 steps"]
     assert f"{Count(2000)}" == str(Count(2000)) == "2,000"
