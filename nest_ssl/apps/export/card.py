@@ -12,16 +12,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import StrictUndefined, Template
 from torch import Tensor, nn
 
 import nest_ssl
-from nest_ssl.apps.export.formats import Job, usage
+from nest_ssl.apps.export.formats import Job, template, usage
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.errors import NestError, one_line
 
 CARD = "README.md"
-_TEMPLATE = Path(__file__).with_name("card.md.jinja")
 _MARK = re.compile(r"<!-- written by nest-ssl export: (?P<digest>[0-9a-f]{16}) -->\n")
 
 
@@ -38,8 +36,7 @@ def refuse_foreign_card(output: Path) -> None:
 
 def model_card(job: Job, name: str, license: str | None) -> str:
     """Return the card of weights in a file of this name, with the digest of its text as a mark."""
-    text = _TEMPLATE.read_text(encoding="utf-8")
-    template = Template(text, undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    card = template("card.md")
     values = {
         "name": name,
         "stem": Path(name).stem,
@@ -54,8 +51,8 @@ def model_card(job: Job, name: str, license: str | None) -> str:
         "version": nest_ssl.__version__,
         "line": one_line,
     }
-    digest = _digest(template.render(mark="", **values))
-    return template.render(mark=f"<!-- written by nest-ssl export: {digest} -->\n", **values)
+    digest = _digest(card.render(mark="", **values))
+    return card.render(mark=f"<!-- written by nest-ssl export: {digest} -->\n", **values)
 
 
 def _record(source: Path) -> Iterator[tuple[str, str]]:
