@@ -27,36 +27,29 @@ _LOADING = {
     *("num_buckets", "bucket_buffer_size", "shuffle_buffer_size", "bucket_duration_bins"),
 }
 
-ABSENT = object()  # the value of a key that one side does not have
+ABSENT = object()  # the value of a key that a configuration does not have
 ADJUSTED = "adjusted"  # the field of environment.json
 _FIELDS = {"key", "asked", "used", "reason"}
 
 
 @dataclass(frozen=True)
-class Change:
-    """One key and its value on both sides, `ABSENT` where there is none."""
+class Difference:
+    """One key and its value in each configuration, `ABSENT` where there is none."""
 
     key: str
-    before: Any
-    after: Any
+    values: tuple[Any, ...]
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def differences(configs: Sequence[Mapping[str, Any]]) -> list[Difference]:
     """Return the keys whose values differ, in their order; null and absent are the same."""
-    old, new = values_of(before), values_of(after)
-    return [
-        Change(key, old.get(key, ABSENT), new.get(key, ABSENT))
-        for key in dict.fromkeys([*old, *new])
-        if old.get(key) != new.get(key)
-    ]
-
-
-def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a configuration by their dotted keys."""
-    return dict(_leaves(config))
+    values = [dict(_leaves(config)) for config in configs]
+    keys = dict.fromkeys(key for of in values for key in of)
+    differing = [key for key in keys if any(of.get(key) != values[0].get(key) for of in values)]
+    return [Difference(key, tuple(of.get(key, ABSENT) for of in values)) for key in differing]
 
 
 def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of a configuration with their dotted keys."""
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
             yield from _leaves(value, f"{prefix}{name}.")
@@ -87,8 +80,7 @@ def obstacle(runs: Sequence[Run], scope: Scope) -> Obstacle | None:
     """Return why losses and accuracies of these runs cannot be compared; None if they can."""
     unknown = tuple(run.name for run in runs if run.setting("model.num_classes") is None)
     known = [run for run in runs if run.name not in unknown]
-    differing = (change.key for run in known[1:] for change in changes(known[0].config, run.config))
-    keys = tuple(dict.fromkeys(key for key in differing if _matters(key, scope)))
+    keys = tuple(of.key for of in differences([run.config for run in known]) if _matters(of.key, scope))
     return Obstacle(keys, unknown) if len(runs) > 1 and (keys or unknown) else None
 
 

@@ -17,7 +17,7 @@ from nest_ssl.apps.pages import page
 from nest_ssl.apps.pages.text import Count, Words
 from nest_ssl.apps.report import charts, samples, texts
 from nest_ssl.apps.report.charts import COLOURS
-from nest_ssl.apps.report.configuration import ABSENT, ADJUSTED, Change, Obstacle, Scope, changes, obstacle, values_of
+from nest_ssl.apps.report.configuration import ABSENT, ADJUSTED, Difference, Obstacle, Scope, differences, obstacle
 from nest_ssl.apps.report.events import Start
 from nest_ssl.apps.report.health import Finding, Health
 from nest_ssl.apps.report.run import Run
@@ -112,14 +112,6 @@ def _obstacles(reports: Sequence[RunReport]) -> dict[Scope | None, Obstacle]:
     return {scope: why for scope, why in found.items() if why is not None}
 
 
-def differences(reports: Sequence[RunReport]) -> list[tuple[str, list[Any]]]:
-    """Return the keys in which the configurations differ, with the value of each run."""
-    configs = [values_of(report.run.config) for report in reports]
-    keys = dict.fromkeys(key for of in configs for key in of)
-    differing = [key for key in keys if any(of.get(key) != configs[0].get(key) for of in configs)]
-    return [(key, [of.get(key, ABSENT) for of in configs]) for key in differing]
-
-
 def skipped(run: Run) -> Words:
     """Return how much training skipped."""
     totals = [total_of(run, name) for name in ("skipped_audio", "batches_without_masks", "nonfinite_steps")]
@@ -136,12 +128,12 @@ def problems(run: Run) -> Iterator[tuple[str, int, str]]:
         yield kind, files, example.get("message") or example["file"]
 
 
-def starts(run: Run) -> list[tuple[Start, list[Change]]]:
-    """Return each start with the changes of its configuration, if every start but the last left one."""
+def starts(run: Run) -> list[tuple[Start, list[Difference]]]:
+    """Return each start with the changes of its configuration, if every start left one."""
     configs = [*run.earlier_configs, run.config]
     known = len(configs) == len(run.history.starts)
     return [
-        (start, changes(configs[number - 1], configs[number]) if known and number else [])
+        (start, differences(configs[number - 1 : number + 1]) if known and number else [])
         for number, start in enumerate(run.history.starts)
     ]
 
@@ -162,5 +154,6 @@ page.templates(FOLDER).globals.update(
     samples=samples,
     content=sys.modules[__name__],  # the functions above
     ABSENT=ABSENT,
+    differences=differences,
     is_error=lambda value: isinstance(value, NestError),
 )

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nest_ssl.apps.report.charts import Chart, Curve, drawn, levels_of
-from nest_ssl.apps.report.configuration import ABSENT, Change, changes
+from nest_ssl.apps.report.configuration import ABSENT, Difference, differences
 from nest_ssl.apps.report.health import health_of
 from nest_ssl.apps.report.page import render
 from nest_ssl.apps.report.run import open_runs
@@ -176,14 +176,14 @@ def test_different_training_data_prevent_comparing_training_losses_only(page_of:
     assert "Validation loss and accuracy are not compared" not in said
 
 
-def test_changes_list_added_removed_and_different_values_in_order() -> None:
+def test_differences_list_added_removed_and_different_values_in_order() -> None:
     before = {"a": 1, "b": {"c": 2, "d": [1]}, "same": 0, "gone": "x", "null": None}
     after = {"a": 2, "b": {"c": 2, "d": [1, 2]}, "same": 0, "new": {"deep": 1}}
-    assert changes(before, after) == [
-        Change("a", 1, 2),
-        Change("b.d", [1], [1, 2]),
-        Change("gone", "x", ABSENT),
-        Change("new.deep", ABSENT, 1),
+    assert differences([before, after]) == [
+        Difference("a", (1, 2)),
+        Difference("b.d", ([1], [1, 2])),
+        Difference("gone", ("x", ABSENT)),
+        Difference("new.deep", (ABSENT, 1)),
     ]
 
 
