@@ -24,10 +24,13 @@ from nest_ssl.training.callbacks.samples import Sample, rows
 SAMPLES = "samples/step-*.npz"
 _LARGEST_FILE = 256 * 2**20  # bytes, packed or not: a run keeps a few utterances
 _ARRAYS = {  # of a sample: number of axes, and kind of NumPy's type
-    **dict.fromkeys(("clean", "noisy"), (1, "f")),
+    "clean": (1, "f"),
+    "noisy": (1, "f"),
     "features": (2, "f"),
-    **dict.fromkeys(("mask", "scored"), (1, "b")),
-    **dict.fromkeys(("targets", "predicted"), (2, "i")),
+    "mask": (1, "b"),
+    "targets": (2, "i"),
+    "predicted": (2, "i"),
+    "scored": (1, "b"),
 }
 _MOST_SAMPLES = 16
 _HIGHEST_RATE = 10**6  # Hz
