@@ -29,7 +29,7 @@ PACKAGE = Path(compat.__file__).parent
 PUBLIC = {"_exit", "_replace", "_asdict"}  # documented names of os and of named tuples
 # file -> private names that stay there
 ELSEWHERE = {
-    "apps/alignment/recorder/layer_listener.py": {
+    "apps/alignment/recorder/listeners.py": {
         "_version"
     },  # it runs in NeMo's environment, without the rest of the package
 }

@@ -123,9 +123,9 @@ def test_on_a_terminal_markup_in_a_state_is_text(
     assert "\x07" not in written
 
 
-# printable.py itself; what start.py prints while it installs; scripts in NeMo's environment, which has no nest_ssl, and
-# whose output is printed by those who start them
-ONLY_OUR_OWN_WORDS = ("printable.py", "environments.py", "apps/alignment/nemo_")
+# printable.py itself; what start.py prints while it installs; the script in NeMo's environment, which has no nest_ssl,
+# and whose output is printed by those who start it
+ONLY_OUR_OWN_WORDS = ("printable.py", "environments.py", "apps/alignment/nemo_side.py")
 
 
 def test_no_print_bypasses_the_escaping_of_foreign_text() -> None:

@@ -29,7 +29,9 @@ from torch import Tensor, nn
 
 # the recorder of `nest-ssl align`, without the rest of the package, which NeMo's environment does not have
 sys.path.append(str(Path(__file__).resolve().parents[2] / "nest_ssl" / "apps" / "alignment"))
-from recorder import BatchListener, TrainedBatch, keep, machine_versions
+from digests import keep  # in the folder of this file, which runs as a script
+from recorder.files import machine_versions
+from recorder.listeners import BatchListener, TrainedBatch
 
 TRAINER: dict[str, Any] = {
     "accelerator": "cpu",

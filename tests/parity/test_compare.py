@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from nest_ssl.apps.alignment.recorder import KEEP_WHOLE, keep
 from tests.parity.compare import compare, names_of_nan
+from tests.parity.digests import KEEP_WHOLE, keep
 from tests.parity.matrix import digest
 
 

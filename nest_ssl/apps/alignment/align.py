@@ -15,10 +15,10 @@ from pathlib import Path
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.apps.alignment.compare import Comparison, compare
+from nest_ssl.apps.alignment.compare import MANIFESTS, Comparison, compare
 from nest_ssl.apps.alignment.compare_command import save_comparison
-from nest_ssl.apps.alignment.nemo_side import MANIFESTS
-from nest_ssl.apps.alignment.recorder import RecordingError, parse_steps, require_exact
+from nest_ssl.apps.alignment.recorder.callback import parse_steps, require_exact
+from nest_ssl.apps.alignment.recorder.files import RecordingError
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.replay import replay
 from nest_ssl.apps.alignment.report import write_report

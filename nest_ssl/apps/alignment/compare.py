@@ -4,32 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.alignment.checklist import SettingPair, differing_settings
-from nest_ssl.apps.alignment.recording import RecordedStep, Recording
+from nest_ssl.apps.alignment.recording import CURVES, RecordedStep, Recording
 from nest_ssl.apps.alignment.sections import (
     Compared,
     Section,
     State,
     Tolerance,
-    add_missing,
     comparable,
     compare_loss,
     compare_structure,
     compare_tables,
     compare_tensors,
+    missing,
     parameter_count,
     state_of,
 )
 from nest_ssl.environments import NEWEST_NEMO
 from nest_ssl.errors import CheckpointError
 
-CurveName = Literal["loss", "grad_norm", "lr"]
-CURVES: tuple[CurveName, ...] = ("loss", "grad_norm", "lr")
+MANIFESTS = ("manifest_filepath", "noise_manifest")
+_RUN_SETTINGS = ("seed", "precision", "device", "accumulate_grad_batches")
+_MACHINE_SETTINGS = ("torch", "threads")
+_WITHOUT_EFFECT = ("pin_memory", "target", "nemo_version")
+
+
+@dataclass(frozen=True)
+class SettingPair:
+    """A setting that differs between the two runs; None if a run does not have it."""
+
+    key: str
+    nemo: Any
+    ours: Any
+
+    def __str__(self) -> str:
+        theirs, mine = ("not set" if value is None else value for value in (self.nemo, self.ours))
+        return f"{self.key}: NeMo {theirs}, ours {mine}"
 
 
 @dataclass
@@ -65,7 +80,7 @@ class CurvePoint:
     grad_norm: tuple[float, float]
     lr: tuple[float, float]
 
-    def compared(self, name: CurveName, tolerance: Tolerance) -> Compared:
+    def compared(self, name: str, tolerance: Tolerance) -> Compared:
         theirs, ours = (torch.tensor(value, dtype=torch.float64) for value in getattr(self, name))
         if name == "loss":
             return compare_loss(theirs, ours, tolerance)
@@ -108,19 +123,19 @@ class Comparison:
     @property
     def aligned(self) -> bool:
         """Whether nothing differs beyond the tolerance, also not the logged values of steps without tensors."""
-        return bool(self.steps) and all(place.item.within for place in self.places) and self.first_parting is None
+        return all(place.item.within for place in self.places) and self.first_parting is None
 
     @property
     def identical(self) -> bool:
         """Whether every number is the same to the last bit."""
         curves = all(self.curve(name).state == "identical" for name in CURVES)
-        return bool(self.steps) and curves and all(place.item.identical for place in self.places)
+        return curves and all(place.item.identical for place in self.places)
 
     @property
     def state(self) -> State:
         return state_of(self.identical, self.aligned)
 
-    def curve(self, name: CurveName) -> Section:
+    def curve(self, name: str) -> Section:
         """Compare one logged value at all steps."""
         return Section(name, [point.compared(name, self.tolerance) for point in self.curves])
 
@@ -133,7 +148,9 @@ class Comparison:
     @property
     def differing_settings(self) -> list[SettingPair]:
         """Settings that differ, a possible reason for other results."""
-        return differing_settings(self.nemo, self.ours)
+        theirs, ours = dict(_settings(self.nemo)), dict(_settings(self.ours))
+        pairs = (SettingPair(key, theirs.get(key), ours.get(key)) for key in dict.fromkeys([*theirs, *ours]))
+        return [pair for pair in pairs if pair.nemo != pair.ours]
 
     @property
     def replayed(self) -> bool:
@@ -213,19 +230,22 @@ def _compare_layers(theirs: Mapping[str, Any], ours: Mapping[str, Any], toleranc
     calls = [(call, name, index) for name, of in theirs.items() for index, call in enumerate(of)]
     for call, name, index in sorted(calls, key=lambda entry: int(entry[0]["order"])):
         label = name if len(theirs[name]) == 1 else f"{name} (call {index + 1})"
-        if name in ours and index < len(ours[name]):
+        if index < len(ours.get(name, [])):
             section.items.append(_compare_call(label, call, ours[name][index], tolerance))
-        elif any(name.startswith(f"{around}.") for around in ours):
-            section.only_nemo.append(label)
         else:
-            add_missing(section, label, in_nemo=True)
+            _add_uncalled(section, label, name, around=ours, in_nemo=True)
     for name in ours:
-        extra = len(ours[name]) - len(theirs.get(name, []))
-        if extra > 0 and any(name.startswith(f"{around}.") for around in theirs):
-            section.only_ours.append(name)
-        elif extra > 0:
-            add_missing(section, name, in_nemo=False)
+        if len(ours[name]) > len(theirs.get(name, [])):
+            _add_uncalled(section, name, name, around=theirs, in_nemo=False)
     return section
+
+
+def _add_uncalled(section: Section, label: str, name: str, around: Mapping[str, Any], in_nemo: bool) -> None:
+    """Add a layer that only one side calls; `around` are the layers that the other side calls."""
+    if any(name.startswith(f"{layer}.") for layer in around):
+        section.inside_others.append(label)
+    else:
+        section.items.append(missing(label, in_nemo))
 
 
 def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any], tolerance: Tolerance) -> Compared:
@@ -234,24 +254,22 @@ def _compare_call(label: str, theirs: Mapping[str, Any], ours: Mapping[str, Any]
     The two sides may pass arguments in another order, or more of them: each of our tensors is compared with NeMo's
     next one of the same shape and type. An output must have such a partner.
     """
-    compared = []
-    for part in ("inputs", "outputs"):
+    results: dict[str, list[Compared]] = {"inputs": [], "outputs": []}
+    for part, found in results.items():
         left = list(theirs[part].values())
         for tensor in ours[part].values():
-            partner = next((t for t in left if comparable(t, tensor, tolerance)), None)
+            partner = next((t for t in left if comparable(t, tensor)), None)
             if partner is not None:
                 left = [t for t in left if t is not partner]
-                compared.append((part, compare_tensors(label, partner, tensor, tolerance)))
+                found.append(compare_tensors(label, partner, tensor, tolerance))
             elif part == "outputs" and left:
-                compared.append((part, compare_tensors(label, left[0], tensor, tolerance)))
+                found.append(compare_tensors(label, left[0], tensor, tolerance))
+    inputs = [item if item.identical else replace(item, note=item.note or "its input") for item in results["inputs"]]
+    compared = [*inputs, *results["outputs"]]
     if not compared:
         return Compared(label, True, True, note="passes no tensor")
-    part, worst = max(compared, key=lambda pair: (not pair[1].within, not pair[1].identical, pair[1].max_abs))
-    outputs = [result for which, result in compared if which == "outputs"]
-    shown = worst if not worst.identical or not outputs else outputs[0]
-    if shown.identical or part == "outputs":
-        return shown
-    return replace(shown, note=shown.note or "its input")
+    worst = max(compared, key=lambda item: (not item.within, not item.identical, item.max_abs))
+    return (results["outputs"] or inputs)[0] if worst.identical else worst
 
 
 def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[CurvePoint]:
@@ -261,3 +279,26 @@ def _curves(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> Iterator[Curv
             other = by_step[entry["step"]]
             pairs = ((float(entry[name]), float(other[name])) for name in CURVES)
             yield CurvePoint(entry["step"], *pairs)
+
+
+def _settings(metadata: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield what may change results: settings of the run and the machine, and the model's configuration."""
+    for values, names in ((metadata, _RUN_SETTINGS), (metadata.get("versions", {}), _MACHINE_SETTINGS)):
+        yield from ((name, values[name]) for name in names if values.get(name) is not None)
+    yield from _flattened(metadata.get("config"), "model")
+
+
+def _flattened(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield values by dotted key; of classes and files only the name counts, not the module or folder."""
+    name = key.rpartition(".")[2]
+    if name in _WITHOUT_EFFECT or node is None:
+        return
+    if isinstance(node, Mapping):
+        for child, value in node.items():
+            yield from _flattened(value, f"{key}.{child}")
+    elif name == "_target_":
+        yield key, str(node).rpartition(".")[2]
+    elif name in MANIFESTS:
+        yield key, ", ".join(PurePath(str(path)).name for path in (node if isinstance(node, list) else [node]))
+    else:
+        yield key, node

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.apps.alignment.compare import Comparison, compare
-from nest_ssl.apps.alignment.recorder import RecordingError, parse_steps
+from nest_ssl.apps.alignment.recorder.callback import parse_steps
+from nest_ssl.apps.alignment.recorder.files import RecordingError
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.sections import Tolerance
 from nest_ssl.apps.alignment.text_report import text_report, verdict

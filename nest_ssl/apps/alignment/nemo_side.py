@@ -1,36 +1,39 @@
-"""Train NeMo's own NEST model and record it; runs in NeMo's environment, where nest_ssl is not installed.
+"""Train NeMo's own NEST model and record it, or print its tensors; runs in NeMo's environment, without nest_ssl.
 
-`tools/masked_token_pred_pretrain_with_saver.py` is its command line; the recorder is in the folder beside this file.
+`tools/masked_token_pred_pretrain_with_saver.py` is its command line; `parameters.py` calls `print_tensors`.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import inspect
+import json
 import re
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 PROJECT_FOLDER = "nest_ssl_project"
 NEMO_CONFIG = "examples/asr/conf/ssl/nest"
-MANIFESTS = ("manifest_filepath", "noise_manifest")
+_MANIFESTS = ("manifest_filepath", "noise_manifest")
 _DATASETS = ("train_ds", "validation_ds", "test_ds")
+sys.path.append(str(Path(__file__).parent))  # for `recorder`, which is imported without the package around it
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parse(argv)
     warnings.filterwarnings("ignore")
-    recorder = _load_recorder()
-    recorder.show_messages()
+    from recorder.callback import RecorderOptions, show_messages
+    from recorder.files import RecordingError
+
+    show_messages()
     try:
         cfg = compose(options.config_path, options.config_name, options.overrides)
-        recording = recorder.RecorderOptions.from_config(cfg)
-        train(cfg, recorder, recording)
-    except (recorder.RecordingError, ConfigurationError) as error:
+        recording = RecorderOptions.from_config(cfg)
+        train(cfg, recording)
+    except (RecordingError, ConfigurationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2  # as every command of nest_ssl, whose constant cannot be imported here
     print(f"recorded in {recording.output_dir}")
@@ -41,13 +44,14 @@ class ConfigurationError(Exception):
     """The command line names something that does not exist; the message says what."""
 
 
-def train(cfg: Any, recorder: ModuleType, options: Any) -> None:
+def train(cfg: Any, options: Any) -> None:
     """Train in NeMo's own order: seed, trainer, model, weights to start from, fit."""
     import lightning.pytorch as pl
     import nemo
     from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
     from nemo.utils import logging
     from omegaconf import OmegaConf
+    from recorder.callback import Recorder
 
     logging.setLevel(logging.ERROR)
     if cfg.get("seed") is not None:
@@ -55,7 +59,7 @@ def train(cfg: Any, recorder: ModuleType, options: Any) -> None:
     arguments: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
     arguments.update(logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
     model_config = OmegaConf.to_container(cfg.model, resolve=True)
-    callback = recorder.Recorder(options, "nemo", {"nemo": nemo.__version__}, model_config)
+    callback = Recorder(options, "nemo", {"nemo": nemo.__version__}, model_config)
     trainer = pl.Trainer(**arguments, callbacks=[callback])
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
     model.maybe_init_from_pretrained_checkpoint(cfg)
@@ -91,7 +95,7 @@ def compose(folder: str | None, name: str, overrides: Sequence[str]) -> Any:
     with open_dict(cfg):
         _fit_to_machine(cfg.trainer)
         for dataset in (cfg.model.get(key) for key in _DATASETS):
-            for key in MANIFESTS:
+            for key in _MANIFESTS:
                 if dataset is not None and dataset.get(key) is not None:
                     dataset[key] = _resolved(dataset[key])
     return cfg
@@ -160,16 +164,19 @@ def _candidates(path: str) -> list[Path]:
     return [Path(path).expanduser(), *(base / name for name in names for base in _bases())]
 
 
-def _load_recorder() -> ModuleType:
-    """Import the recorder from the folder beside this file, without the package around it."""
-    name = "nest_ssl_recorder"
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name("recorder") / "__init__.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # needed by imports inside the recorder and by dataclasses
-    spec.loader.exec_module(module)
-    return module
+def print_tensors(paths: Sequence[str]) -> None:
+    """Print the tensors of NeMo's models of some configurations as JSON: one list in the last line."""
+    from nemo.collections.asr.models.ssl_models import EncDecDenoiseMaskedTokenPredModel
+    from omegaconf import OmegaConf
+    from recorder.files import structure_of
+    from torch.nn import init
+
+    for name, _ in inspect.getmembers(init, inspect.isfunction):
+        if name.endswith("_") and not name.startswith("_"):
+            # only shapes matter: without initial values, memory stays untouched, gigabytes of it in the largest model
+            setattr(init, name, lambda tensor, *args, **kwargs: tensor)
+    models = [structure_of(EncDecDenoiseMaskedTokenPredModel(cfg=OmegaConf.load(path)))["tensors"] for path in paths]
+    print("\n" + json.dumps(models))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -12,7 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from omegaconf import DictConfig, OmegaConf
 
 import nest_ssl
-from nest_ssl.apps.alignment.recorder import Recorder, RecorderOptions, RecordingError
+from nest_ssl.apps.alignment.recorder.callback import Recorder, RecorderOptions
+from nest_ssl.apps.alignment.recorder.files import RecordingError
 from nest_ssl.errors import ConfigError
 from nest_ssl.folder_lock import lock_folder
 from nest_ssl.training import run

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from nest_ssl.apps.alignment.recorder import dtype_name, structure_of
+from nest_ssl.apps.alignment.recorder.files import dtype_name, structure_of
 from nest_ssl.apps.alignment.sections import Structure, compare_structure, parameter_count
 from nest_ssl.checkpoint import load_nemo
 from nest_ssl.config.command_line import DEFAULT_CONFIG
@@ -26,7 +26,7 @@ from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 
 SAME, DIFFERENT, NOTHING_COMPARED = 0, 1, 2
-_NEMO_SIDE = Path(__file__).with_name("nemo_parameters.py")
+_PRINT_TENSORS = "import sys; sys.path.append(sys.argv[1]); import nemo_side; nemo_side.print_tensors(sys.argv[2:])"
 _SHOWN = 10  # differences in full
 _ALL, _TRAINABLE = "all parameters", "trainable"
 
@@ -83,7 +83,7 @@ def nemo_parameters(cfgs: Sequence[DictConfig], python: str) -> list[Structure]:
             plain: Any = OmegaConf.to_container(cfg, resolve=True)
             without_data = {name: value for name, value in plain.items() if not str(name).endswith("_ds")}
             path.write_text(OmegaConf.to_yaml(OmegaConf.create(without_data)), encoding="utf-8")
-        command = [python, str(_NEMO_SIDE), *map(str, paths)]
+        command = [python, "-c", _PRINT_TENSORS, str(Path(__file__).parent), *map(str, paths)]
         run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if run.returncode:
         reason = run.stderr.strip().splitlines()[-1:] or ["no message"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from nest_ssl.apps.alignment.recorder import FORMAT
+from nest_ssl.apps.alignment.recorder.files import FORMAT
 from nest_ssl.checkpoint.inspection import LARGEST_PICKLE, load_plain
 from nest_ssl.checkpoint.weights import load_tensors, reading
 from nest_ssl.errors import CheckpointError, one_line
@@ -18,7 +18,7 @@ from nest_ssl.regular_file import open_regular
 
 # The types of the metadata that are read.
 _METADATA: dict[str, Any] = {"versions": dict, "config": (dict, NoneType), "history": list}
-_CURVES = ("loss", "grad_norm", "lr")
+CURVES = ("loss", "grad_norm", "lr")
 
 
 class RecordedStep:
@@ -145,8 +145,8 @@ def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
         if name in metadata and not isinstance(metadata[name], kind):
             raise CheckpointError(f"{path}: {name} is a {type(metadata[name]).__name__}; record it again")
     for entry in metadata.get("history", []):
-        if not isinstance(entry, dict) or not all(_is_number(entry.get(name)) for name in ("step", *_CURVES)):
-            raise CheckpointError(f"{path}: history has an entry without step, {', '.join(_CURVES)}; record it again")
+        if not isinstance(entry, dict) or not all(_is_number(entry.get(name)) for name in ("step", *CURVES)):
+            raise CheckpointError(f"{path}: history has an entry without step, {', '.join(CURVES)}; record it again")
 
 
 def _is_number(value: Any) -> bool:

@@ -14,18 +14,15 @@ import torch
 from torch import Tensor, nn
 
 import nest_ssl
-from nest_ssl.apps.alignment.recorder import (
+from nest_ssl.apps.alignment.recorder.files import (
     FORMAT,
-    LayerListener,
     empty_recording,
-    gradients_of,
-    listen_to_forward,
     machine_versions,
     structure_of,
-    total_norm,
     write_plain,
     write_step,
 )
+from nest_ssl.apps.alignment.recorder.listeners import LayerListener, gradients_of, listen_to_forward, total_norm
 from nest_ssl.apps.alignment.recording import RecordedStep, Recording
 from nest_ssl.checkpoint.config import config_of_values
 from nest_ssl.checkpoint.restore import refuse_larger_model

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nest_ssl.apps.alignment.recorder import TensorDigest, dtype_name
+from nest_ssl.apps.alignment.recorder.files import dtype_name
 
 State = Literal["identical", "within", "different"]
 Structure = Mapping[str, Mapping[str, Any]]  # shape, dtype and kind (trainable, frozen, buffer) of a model's tensors
@@ -25,7 +25,6 @@ class Tolerance:
 
     atol: float = 1e-5
     rtol: float = 1e-5
-    same_integers: bool = False  # whether int32 and int64 are different types
 
     def __str__(self) -> str:
         return f"atol {self.atol:g}, rtol {self.rtol:g}"
@@ -59,12 +58,12 @@ class Compared:
 
 @dataclass
 class Section:
-    """Values of one kind, in the order of data; names that only one side has are listed apart."""
+    """Values of one kind, in the order of data."""
 
     name: str
     items: list[Compared] = field(default_factory=list)
-    only_nemo: list[str] = field(default_factory=list)
-    only_ours: list[str] = field(default_factory=list)
+    # layers that only one side calls, which is no mismatch: a layer around each is compared, and contains its result
+    inside_others: list[str] = field(default_factory=list)
 
     @property
     def mismatches(self) -> list[Compared]:
@@ -90,12 +89,6 @@ class Section:
     def state(self) -> State:
         return state_of(self.identical == len(self.items), self.aligned)
 
-    @property
-    def inside_others(self) -> list[str]:
-        """Layers that only one side calls, which is no mismatch: a layer around them is compared."""
-        compared = {item.name for item in self.items}
-        return [name for name in (*self.only_nemo, *self.only_ours) if name not in compared]
-
 
 def state_of(identical: bool, within: bool) -> State:
     if identical:
@@ -120,10 +113,8 @@ def compare_structure(theirs: Structure, ours: Structure) -> Section:
     for name in dict.fromkeys([*theirs, *ours]):
         note = ""
         if name not in ours:
-            section.only_nemo.append(name)
             note = f"only in NeMo's model, {_kind(theirs[name])}"
         elif name not in theirs:
-            section.only_ours.append(name)
             note = f"only in our model, {_kind(ours[name])}"
         elif theirs[name] != ours[name]:
             note = f"NeMo {_kind(theirs[name])}, ours {_kind(ours[name])}"
@@ -132,33 +123,34 @@ def compare_structure(theirs: Structure, ours: Structure) -> Section:
 
 
 def compare_tables(
-    name: str,
-    theirs: Mapping[str, Tensor | TensorDigest],
-    ours: Mapping[str, Tensor | TensorDigest],
-    tolerance: Tolerance,
+    name: str, theirs: Mapping[str, Tensor], ours: Mapping[str, Tensor], tolerance: Tolerance
 ) -> Section:
-    """Compare all values of both tables, name by name."""
+    """Compare all tensors of both tables, name by name."""
     section = Section(name)
     for key in dict.fromkeys([*theirs, *ours]):
         if key in theirs and key in ours:
-            section.items.append(_compare_values(key, theirs[key], ours[key], tolerance))
+            section.items.append(compare_tensors(key, theirs[key], ours[key], tolerance))
         else:
-            add_missing(section, key, in_nemo=key in theirs)
+            section.items.append(missing(key, in_nemo=key in theirs))
     return section
 
 
-def add_missing(section: Section, name: str, in_nemo: bool) -> None:
-    """Add a value that one side does not have."""
-    (section.only_nemo if in_nemo else section.only_ours).append(name)
-    note = "only in NeMo's recording" if in_nemo else "only in ours"
-    section.items.append(_incomparable(name, note))
+def missing(name: str, in_nemo: bool) -> Compared:
+    """Return the result for a value that one side does not have."""
+    return not_comparable(name, "only in NeMo's recording" if in_nemo else "only in ours")
+
+
+def not_comparable(name: str, note: str) -> Compared:
+    """Return the result for a value that cannot be compared number by number; the note says why."""
+    return Compared(name, identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
 
 
 def compare_tensors(name: str, theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared:
     """Compare every number of two tensors of the same shape; NaN equals NaN, and infinity itself."""
-    if not comparable(theirs, ours, tolerance):
-        return _different_kinds(name, theirs, ours)
-    shape, dtype = _shape_and_type(theirs)
+    shape, dtype = tuple(theirs.shape), dtype_name(theirs)
+    if not comparable(theirs, ours):
+        note = f"NeMo {list(shape)} {dtype}, ours {list(ours.shape)} {dtype_name(ours)}"
+        return replace(not_comparable(name, note), numbers=theirs.numel(), shape=shape, dtype=dtype)
     equal = Compared(name, identical=True, within=True, numbers=theirs.numel(), shape=shape, dtype=dtype)
     if torch.equal(theirs, ours):
         return equal
@@ -187,41 +179,10 @@ def compare_loss(theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> Compared
     return compare_tensors("loss", theirs, ours, tolerance)
 
 
-def comparable(theirs: Tensor, ours: Tensor, tolerance: Tolerance) -> bool:
+def comparable(theirs: Tensor, ours: Tensor) -> bool:
     """Whether both have the same shape and type; integers, which are lengths and tokens, may have any width."""
-    of_any_width = not tolerance.same_integers and theirs.dtype in _INTEGERS and ours.dtype in _INTEGERS
-    return theirs.shape == ours.shape and (theirs.dtype == ours.dtype or of_any_width)
-
-
-def _compare_values(
-    name: str, theirs: Tensor | TensorDigest, ours: Tensor | TensorDigest, tolerance: Tolerance
-) -> Compared:
-    """Compare two tensors, or the digests of two large ones: checksums of all numbers, differences of samples."""
-    if isinstance(theirs, Tensor) and isinstance(ours, Tensor):
-        return compare_tensors(name, theirs, ours, tolerance)
-    shape, dtype = _shape_and_type(theirs)
-    if isinstance(theirs, Tensor) or isinstance(ours, Tensor) or (shape, dtype) != _shape_and_type(ours):
-        return _different_kinds(name, theirs, ours)
-    equal = theirs["sha256"] == ours["sha256"]
-    sample = compare_tensors(name, theirs["sample"], ours["sample"], tolerance)
-    note = "" if equal else f"in a sample of {sample.numbers}"
-    return replace(sample, identical=equal, within=equal, numbers=math.prod(shape), shape=shape, note=note)
-
-
-def _different_kinds(name: str, theirs: Tensor | TensorDigest, ours: Tensor | TensorDigest) -> Compared:
-    (shape, dtype), (our_shape, our_dtype) = map(_shape_and_type, (theirs, ours))
-    note = f"NeMo {list(shape)} {dtype}, ours {list(our_shape)} {our_dtype}"
-    return replace(_incomparable(name, note), numbers=math.prod(shape), shape=shape, dtype=dtype)
-
-
-def _incomparable(name: str, note: str) -> Compared:
-    return Compared(name, identical=False, within=False, max_abs=math.inf, max_rel=math.inf, note=note)
-
-
-def _shape_and_type(value: Tensor | TensorDigest) -> tuple[tuple[int, ...], str]:
-    if isinstance(value, Tensor):
-        return tuple(value.shape), dtype_name(value)
-    return tuple(value["shape"]), value["dtype"].removeprefix("torch.")
+    integers = theirs.dtype in _INTEGERS and ours.dtype in _INTEGERS
+    return theirs.shape == ours.shape and (theirs.dtype == ours.dtype or integers)
 
 
 def _kind(tensor: Mapping[str, Any]) -> str:

@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from nest_ssl.apps.alignment.recorder import LayerListener, RecorderOptions, RecordingError, parse_steps
+from nest_ssl.apps.alignment.recorder.callback import RecorderOptions, parse_steps
+from nest_ssl.apps.alignment.recorder.files import RecordingError
+from nest_ssl.apps.alignment.recorder.listeners import LayerListener
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config

@@ -131,7 +131,7 @@ def test_names_of_a_recording_never_become_markup():
     comparison = diverging()
     for section in (comparison.structure, *comparison.steps[0].sections):
         section.items[0] = replace(differing(section.items[0], 1.0), name=attack, note=attack, dtype=attack)
-        section.only_nemo.append(attack)
+        section.inside_others.append(attack)
     hostile = {"versions": {attack: attack}, "seed": attack, "device": attack, "config": {attack: {attack: attack}}}
     comparison.nemo = {**comparison.nemo, **hostile}
     page = Page(render(comparison))
@@ -176,7 +176,7 @@ def test_every_value_that_differs_is_listed_and_equal_ones_are_counted():
 
 def test_layers_that_one_side_calls_come_with_the_reason():
     comparison = identical()
-    comparison.steps[0].layers.only_nemo.append("encoder.pre_encode.conv")
+    comparison.steps[0].layers.inside_others.append("encoder.pre_encode.conv")
     page = Page(render(comparison)).english
     assert "the layer around each holds its result and is compared: encoder.pre_encode.conv" in page
 

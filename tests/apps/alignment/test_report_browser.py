@@ -23,7 +23,7 @@ _ATTACK = "<img src=https://example.org/x onerror=document.title='attacked'>"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a diverging run, as large as NEST Large, with HTML in names and settings."""
     comparison = diverging(at=400, layers=120)
-    comparison.steps[0].layers.only_nemo.append(_ATTACK)
+    comparison.steps[0].layers.inside_others.append(_ATTACK)
     comparison.nemo = {**comparison.nemo, "device": _ATTACK}
     comparison.curves = [CurvePoint(n, (9 - n / 100, 9 - n / 101), (2.0, 2.0), (1e-4, 1e-4)) for n in range(100)]
     path = tmp_path_factory.mktemp("report") / "report.html"

@@ -12,7 +12,7 @@ import pytest
 from torch import Tensor
 
 import nest_ssl.training
-from nest_ssl.apps.alignment.recorder import RecorderOptions
+from nest_ssl.apps.alignment.recorder.callback import RecorderOptions
 from nest_ssl.apps.reference.descriptions import ReferenceSection
 from nest_ssl.apps.reference.options import (
     AUGMENTOR,

@@ -10,35 +10,3 @@ relative names. A recording is a folder:
 `metadata.pkl` and `model_structure.pkl` are pickles of plain values; all others are written by `torch.save` and
 read by `torch.load(..., weights_only=True)`.
 """
-
-from .batch_listener import BatchListener, TrainedBatch, gradients_of, listen_to_forward, total_norm
-from .callback import Recorder, show_messages
-from .description import KEEP_WHOLE, TensorDigest, dtype_name, keep, machine_versions, structure_of
-from .folder import FORMAT, empty_recording, write_plain, write_step
-from .layer_listener import LayerListener
-from .recording_options import RecorderOptions, RecordingError, parse_steps, require_exact
-
-__all__ = [
-    "FORMAT",
-    "KEEP_WHOLE",
-    "BatchListener",
-    "LayerListener",
-    "Recorder",
-    "RecorderOptions",
-    "RecordingError",
-    "TensorDigest",
-    "TrainedBatch",
-    "dtype_name",
-    "empty_recording",
-    "gradients_of",
-    "keep",
-    "listen_to_forward",
-    "machine_versions",
-    "parse_steps",
-    "require_exact",
-    "show_messages",
-    "structure_of",
-    "total_norm",
-    "write_plain",
-    "write_step",
-]

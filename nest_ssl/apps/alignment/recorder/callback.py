@@ -2,25 +2,56 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
+import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import nn
 
-from .batch_listener import BatchListener, TrainedBatch
-from .description import machine_versions, structure_of
-from .folder import FORMAT, empty_recording, write_plain, write_step
-from .layer_listener import GIGABYTE, LayerListener
-from .recording_options import RecorderOptions, RecordingError, require_exact
+from .files import FORMAT, RecordingError, empty_recording, machine_versions, structure_of, write_plain, write_step
+from .listeners import GIGABYTE, BatchListener, LayerListener, TrainedBatch
 
+_RANGE = re.compile(r"(\d+)\s*-\s*(\d+)\s*(?::\s*(\d+))?")  # 0-9 or 0-100:10
 _log = logging.getLogger("nest_ssl.recorder")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecorderOptions:
+    """The options of a recording; the names of the fields are the keys on the command line."""
+
+    output_dir: Path
+    save_steps: tuple[int, ...] = (0,)
+    save_layers: tuple[str, ...] = ("*",)  # patterns of layer names; none keeps no layer
+    save_max_gb: float = 8.0  # of layers in one step, in memory and then on disk
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RecorderOptions:
+        """Read the options from the keys of a run's configuration."""
+        given = {field.name: config[field.name] for field in dataclasses.fields(cls) if field.name in config}
+        folder = given.get("output_dir")
+        if not isinstance(folder, str) or not folder:
+            raise RecordingError("output_dir: missing; give the folder to record into: output_dir=./saved_outputs")
+        limit = given.get("save_max_gb", 8.0)
+        if isinstance(limit, bool) or not isinstance(limit, (int, float)) or not limit > 0:
+            raise RecordingError(f"save_max_gb: is {limit!r}; expected gigabytes > 0")
+        patterns = given.get("save_layers", "*")
+        if isinstance(patterns, str):
+            patterns = patterns.split(",")
+        return cls(
+            output_dir=Path(folder).expanduser().absolute(),
+            save_steps=parse_steps(given.get("save_steps", 0)),
+            save_layers=tuple(str(pattern).strip() for pattern in patterns or ()),
+            save_max_gb=float(limit),
+        )
 
 
 class Recorder(BatchListener):
@@ -42,7 +73,6 @@ class Recorder(BatchListener):
             "layers": list(options.save_layers),
             "history": [],
         }
-        self._history: list[dict[str, Any]] = self._metadata["history"]
         self._layers: LayerListener | None = None
         self._started = 0.0
 
@@ -72,16 +102,15 @@ class Recorder(BatchListener):
             self._layers.detach()
             self._layers = None
         if trainer.is_global_zero and self.wants(trainer.global_step):
-            options = self.options
             self._started = time.monotonic()
-            self._layers = LayerListener(pl_module, options.save_layers, options.save_max_gb)
+            self._layers = LayerListener(pl_module, self.options.save_layers, self.options.save_max_gb)
 
     def on_batch_recorded(self, model: nn.Module, batch: TrainedBatch) -> None:
         if batch.grad_norm is None:  # more batches are accumulated
             return
         assert batch.loss is not None
         summary = {"step": batch.step, "lr": batch.lr, "grad_norm": batch.grad_norm, "loss": float(batch.loss)}
-        self._history.append(summary)
+        self._metadata["history"].append(summary)
         if self._layers is not None:
             self._layers.detach()
             self._save(model, batch, summary, self._layers)
@@ -91,10 +120,10 @@ class Recorder(BatchListener):
         if not trainer.is_global_zero:
             return
         self._write_metadata()
-        recorded = [entry["step"] for entry in self._history if entry["step"] in self.options.save_steps]
-        missed = [step for step in self.options.save_steps if step not in recorded]
+        missed = set(self.options.save_steps).difference(entry["step"] for entry in self._metadata["history"])
         if missed:
-            _log.warning("save_steps: step %d was never taken; the run ended after %d", missed[0], trainer.global_step)
+            text = "save_steps: step %d was never taken; the run ended after %d"
+            _log.warning(text, min(missed), trainer.global_step)
 
     def _save(self, model: nn.Module, batch: TrainedBatch, summary: Mapping[str, Any], layers: LayerListener) -> None:
         assert batch.loss is not None
@@ -123,15 +152,36 @@ class Recorder(BatchListener):
         weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
         gradients = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         count, folder = len(self.options.save_steps), self.options.output_dir
-        surely, free = weights + count * (weights + gradients), shutil.disk_usage(folder).free
+        least, free = weights + count * (weights + gradients), shutil.disk_usage(folder).free
         layers = f"up to {self.options.save_max_gb:g} GB each of layers (save_max_gb)"
-        if not self.options.save_layers:
-            layers = "no layers"
-        steps = f"{count} step{'s' if count > 1 else ''} into {folder}"
-        text = f"recording {steps}: {_readable(surely)} of weights and gradients, and {layers}"
-        if surely > free:
-            raise RecordingError(f"{text}; the disk has {_readable(free)} free: record fewer steps")
-        return f"{text}; the disk has {_readable(free)} free"
+        text = (
+            f"recording {count} step{'s' if count > 1 else ''} into {folder}: {_readable(least)} of weights and "
+            f"gradients, and {layers if self.options.save_layers else 'no layers'}; the disk has {_readable(free)} free"
+        )
+        if least > free:
+            raise RecordingError(f"{text}: record fewer steps")
+        return text
+
+
+def require_exact(model: Mapping[str, Any]) -> None:
+    """Refuse a model configuration with which layers are not called."""
+    if model.get("numerics") == "fast":
+        raise RecordingError("model.numerics: fast does not call the layers to record; use model.numerics=exact")
+
+
+def parse_steps(value: Any, key: str = "save_steps") -> tuple[int, ...]:
+    """Read steps: `0`, `"0,5,10"`, `0-9`, `0-100:10` (every tenth), `[0, 5-7]`; `key` is for errors."""
+    parts = value if isinstance(value, Iterable) and not isinstance(value, str) else str(value).strip("[]()").split(",")
+    steps: set[int] = set()
+    for part in (str(part).strip() for part in parts):
+        between = _RANGE.fullmatch(part)
+        if part.isdecimal():
+            steps.add(int(part))
+        elif between and int(between[1]) <= int(between[2]) and between[3] != "0":
+            steps.update(range(int(between[1]), int(between[2]) + 1, int(between[3] or 1)))
+        else:
+            raise RecordingError(f"{key}: is {value!r}; expected steps such as 0 or 0,5 or 0-9 or 0-100:10")
+    return tuple(sorted(steps))
 
 
 def show_messages() -> None:
