@@ -30,33 +30,35 @@ class RecordedStep:
 
     @property
     def batch(self) -> dict[str, Any]:
-        return self._table("batch.pt")
+        return _table(self.folder / "batch.pt")
 
     @property
     def outputs(self) -> dict[str, Tensor]:
-        return self._tensors("forward_output.pt")
+        return _tensors(self.folder / "forward_output.pt")
 
     @property
     def loss(self) -> Tensor:
-        loss = _load(self.folder / "loss.pt")
+        path = self.folder / "loss.pt"
+        loss = _load(path)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise CheckpointError(f"{self.folder / 'loss.pt'}: expected one number as a tensor")
+            raise CheckpointError(f"{path}: expected one number as a tensor")
         return loss
 
     @property
     def gradients(self) -> dict[str, Tensor]:
-        return self._tensors("parameter_gradients.pt")
+        return _tensors(self.folder / "parameter_gradients.pt")
 
     @property
     def weights(self) -> dict[str, Tensor] | None:
         """The weights after the optimizer's step; a replay has none."""
-        return self._tensors("parameter_weights.pt") if (self.folder / "parameter_weights.pt").exists() else None
+        path = self.folder / "parameter_weights.pt"
+        return _tensors(path) if path.exists() else None
 
     @property
     def layers(self) -> dict[str, list[dict[str, Any]]]:
         """The calls of each layer, with `order`, `type`, `inputs` and `outputs`."""
         path = self.folder / "layer_outputs.pkl"
-        layers = self._table(path.name)
+        layers = _table(path)
         for name, calls in layers.items():
             if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
                 raise CheckpointError(f"{path}: layer {name!r} is not a list of calls with inputs and outputs")
@@ -65,18 +67,6 @@ class RecordedStep:
     @property
     def metadata(self) -> dict[str, Any]:
         return _load_plain(self.folder / "metadata.pkl")
-
-    def _table(self, name: str) -> dict[str, Any]:
-        table = _load(self.folder / name)
-        if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
-            raise CheckpointError(f"{self.folder / name}: expected a table of named values")
-        return table
-
-    def _tensors(self, name: str) -> dict[str, Tensor]:
-        table = self._table(name)
-        if not all(isinstance(value, Tensor) for value in table.values()):
-            raise CheckpointError(f"{self.folder / name}: expected a table of named tensors")
-        return table
 
 
 class Recording:
@@ -96,7 +86,14 @@ class Recording:
     def metadata(self) -> dict[str, Any]:
         path = self.folder / "metadata.pkl"
         metadata = _load_plain(path)
-        _check_metadata(metadata, path)
+        for name, kind in _METADATA.items():
+            if name in metadata and not isinstance(metadata[name], kind):
+                raise CheckpointError(f"{path}: {name} is a {type(metadata[name]).__name__}; record it again")
+        for entry in metadata.get("history", []):
+            if not isinstance(entry, dict) or not all(_is_number(entry.get(name)) for name in ("step", *CURVES)):
+                raise CheckpointError(
+                    f"{path}: history has an entry without step, {', '.join(CURVES)}; record it again"
+                )
         return metadata
 
     @cached_property
@@ -112,7 +109,7 @@ class Recording:
 
     @property
     def initial_weights(self) -> dict[str, Tensor]:
-        return RecordedStep(self.folder, -1)._tensors("initial_weights.pt")
+        return _tensors(self.folder / "initial_weights.pt")
 
     @property
     def steps(self) -> list[int]:
@@ -140,13 +137,18 @@ def _load(path: Path) -> Any:
         return load_tensors(path, mmap=True)
 
 
-def _check_metadata(metadata: Mapping[str, Any], path: Path) -> None:
-    for name, kind in _METADATA.items():
-        if name in metadata and not isinstance(metadata[name], kind):
-            raise CheckpointError(f"{path}: {name} is a {type(metadata[name]).__name__}; record it again")
-    for entry in metadata.get("history", []):
-        if not isinstance(entry, dict) or not all(_is_number(entry.get(name)) for name in ("step", *CURVES)):
-            raise CheckpointError(f"{path}: history has an entry without step, {', '.join(CURVES)}; record it again")
+def _table(path: Path) -> dict[str, Any]:
+    table = _load(path)
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
+        raise CheckpointError(f"{path}: expected a table of named values")
+    return table
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    tensors = _load(path)
+    if not isinstance(tensors, dict) or not _is_table_of_tensors(tensors):
+        raise CheckpointError(f"{path}: expected a table of named tensors")
+    return tensors
 
 
 def _is_number(value: Any) -> bool:
@@ -166,9 +168,9 @@ def _is_call(call: Any) -> bool:
         isinstance(call, Mapping)
         and isinstance(call.get("order"), int)
         and isinstance(call.get("type"), str)
-        and all(
-            isinstance(part, Mapping)
-            and all(isinstance(key, str) and isinstance(value, Tensor) for key, value in part.items())
-            for part in (call.get("inputs"), call.get("outputs"), call.get("changed", {}))
-        )
+        and all(map(_is_table_of_tensors, (call.get("inputs"), call.get("outputs"), call.get("changed", {}))))
     )
+
+
+def _is_table_of_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items())

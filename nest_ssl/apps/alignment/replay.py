@@ -77,18 +77,15 @@ def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
 def _replay_step(
     model: EncDecDenoiseMaskedTokenPredModel, theirs: Recording, number: int, folder: Path
 ) -> dict[str, Any]:
+    """Compute the loss and the gradients of one step, write them, and return what the history says about it."""
     step = theirs.step(number)
+    batch = step.batch
     _load_weights_before(model, theirs, number)
-    layers, batch = step.layers, step.batch
-    dither = model.preprocessor.dither
-    with _given(model, step, layers) as outputs, _computing_as(theirs):
-        listener = LayerListener(model)
-        dither_hook = _give_dither(model, layers)
+    listener = LayerListener(model)
+    with _given(model, step) as outputs, _computing_as(theirs):
         model.zero_grad()
         loss = model.predict_masked(_as_batch(batch)).loss
-        listener.detach()
-        dither_hook.remove()
-    model.preprocessor.dither = dither
+    listener.detach()
     loss.backward()
     gradients = gradients_of(model)
     summary = {
@@ -132,20 +129,28 @@ def _load_weights_before(model: nn.Module, theirs: Recording, number: int) -> No
 
 
 @contextlib.contextmanager
-def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep, layers: Layers) -> Iterator[dict[str, Tensor]]:
-    """Use the recorded masks and dropout within the block; yield what the model's forward returns."""
+def _given(model: EncDecDenoiseMaskedTokenPredModel, step: RecordedStep) -> Iterator[dict[str, Tensor]]:
+    """Use the recorded mask, dither and dropout within the block; yield what the model's forward returns.
+
+    A listener that was attached before records the dropped values, and the signal before dither, as in NeMo.
+    """
     mask = step.outputs["masks"][:, 0].bool()  # (B, D, T) -> (B, T): the same for all features
-    hooks = [
-        module.register_forward_hook(_RecordedDropout(name, layers))
+    layers, dither = step.layers, model.preprocessor.dither
+    dithered = _RecordedDither(layers, needed=dither > 0)
+    hooks = [model.preprocessor.register_forward_pre_hook(dithered, with_kwargs=True)]
+    hooks += [
+        module.register_forward_hook(_RecordedDropout(name, layers), prepend=True)
         for name, module in model.named_modules()
         if isinstance(module, nn.Dropout) and module.p > 0
     ]
     outputs: dict[str, Tensor] = {}
     listen_to_forward(model, outputs.update)
     vars(model.mask_processor)["blocks"] = lambda lengths, frames: mask
+    model.preprocessor.dither = 0.0
     try:
         yield outputs
     finally:
+        model.preprocessor.dither = dither
         del vars(model)["forward"]
         del vars(model.mask_processor)["blocks"]
         for hook in hooks:
@@ -169,24 +174,22 @@ class _RecordedDropout:
         return x * kept.to(x.dtype).div_(1 - module.p)  # type: ignore[operator]  # as PyTorch does
 
 
-def _give_dither(model: EncDecDenoiseMaskedTokenPredModel, layers: Layers) -> Any:
-    """Replace the preprocessor's input signals, after they were recorded, by NeMo's signals with dither.
+class _RecordedDither:
+    """Replaces the preprocessor's input signals by NeMo's signals with dither.
 
     NeMo adds dither in place, in the layer inside its preprocessor: the overwritten input is the dithered signal.
     """
-    dithered = [
-        next(iter(call.get("changed", {}).values()), None) for call in layers.get("preprocessor.featurizer", [])
-    ]
-    if model.preprocessor.dither > 0 and (not dithered or any(signal is None for signal in dithered)):
-        raise NestError("its dither was not recorded; record all layers, or with model.preprocessor.dither=0")
-    model.preprocessor.dither = 0.0
-    signals = iter(dithered)
 
-    def with_dither(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        signal = next(signals, None)
+    def __init__(self, layers: Layers, needed: bool) -> None:
+        calls = layers.get("preprocessor.featurizer", [])
+        signals = [next(iter(call.get("changed", {}).values()), None) for call in calls]
+        if needed and (not signals or any(signal is None for signal in signals)):
+            raise NestError("its dither was not recorded; record all layers, or with model.preprocessor.dither=0")
+        self._signals = iter(signals)
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        signal = next(self._signals, None)
         return args, kwargs if signal is None else {**kwargs, "input_signal": signal}
-
-    return model.preprocessor.register_forward_pre_hook(with_dither, with_kwargs=True)
 
 
 def _as_batch(batch: Mapping[str, Any]) -> AudioNoiseBatch:
