@@ -99,8 +99,8 @@ def align(
     def run() -> int:
         from nest_ssl.apps.alignment.align import AlignmentRequest
         from nest_ssl.apps.alignment.align import align as run_alignment
+        from nest_ssl.apps.alignment.compare_command import summary
         from nest_ssl.apps.alignment.sections import Tolerance
-        from nest_ssl.apps.alignment.text_report import summary
         from nest_ssl.training.console import messages
 
         command = command_line(config_path, config_name, overrides)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nest_ssl.apps.alignment.compare_command import described
 from nest_ssl.apps.alignment.sections import (
     NO_MASKED_FRAME,
     Compared,
@@ -26,7 +27,6 @@ from nest_ssl.apps.alignment.sections import (
     missing,
     not_comparable,
 )
-from nest_ssl.apps.alignment.text_report import described
 from tests.parity.digests import TensorDigest
 
 EXACT = Tolerance(0.0, 0.0)

@@ -54,7 +54,6 @@ TEXTS: dict[str, tuple[str, str]] = {
         "{values} 项中有 {mismatches} 项超出容差"
         "（共 {steps} 步、{calls} 次层调用、{tensors} 个张量、{numbers} 个数值）。",
     ),
-    "no_step": ("No step was compared.", "没有比较任何一步。"),
     "settings_differ": (
         "The settings of the two runs differ: {settings} ({more} more).",
         "双方的设置不同：{settings}（另有 {more} 项）。",

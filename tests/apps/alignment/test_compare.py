@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nest_ssl.apps.alignment.compare import Comparison, compare
-from nest_ssl.apps.alignment.compare_command import main
+from nest_ssl.apps.alignment.compare_command import main, text_report, verdict
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.report import render
 from nest_ssl.apps.alignment.sections import Tolerance, compare_tensors
-from nest_ssl.apps.alignment.text_report import text_report, verdict
 
 STEP = "step_0"
 

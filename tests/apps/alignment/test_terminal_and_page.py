@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from nest_ssl.apps.alignment.compare import CURVES, Comparison, CurvePoint, compare
+from nest_ssl.apps.alignment.compare_command import summary, text_report
 from nest_ssl.apps.alignment.recording import Recording
 from nest_ssl.apps.alignment.report import render
 from nest_ssl.apps.alignment.sections import Compared, Section, Tolerance, compare_tensors
-from nest_ssl.apps.alignment.text_report import summary, text_report
 from nest_ssl.apps.alignment.texts import words
 from tests.apps.alignment.example_comparisons import differing, diverging, identical
 from tests.apps.alignment.test_report import Page
