@@ -6,11 +6,13 @@ Only the computation can differ then, so NeMo versions that draw random numbers 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from torch import Tensor, nn
 
 import nest_ssl
@@ -37,7 +39,6 @@ Layers = Mapping[str, list[dict[str, Any]]]
 
 def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
     """Make our recording of the same steps from NeMo's."""
-    _check_replayable(theirs)
     model = _build(theirs)
     empty_recording(folder)
     with _threads(theirs):
@@ -67,6 +68,7 @@ def _build(theirs: Recording) -> EncDecDenoiseMaskedTokenPredModel:
         raise NestError(f"{theirs.folder}: holds no model configuration to build ours from; record it again")
     cfg = config_of_values(config, theirs.folder / "metadata.pkl")
     with _as_one_line(theirs, "no model can be built from it"):
+        _refuse_unrecorded_randomness(theirs, cfg)
         refuse_larger_model(cfg, theirs.initial_weights)
         model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg)
     if _precision(theirs) == "64-true":
@@ -227,27 +229,25 @@ def _computing_as(theirs: Recording) -> Iterator[None]:
         torch.set_default_dtype(default)
 
 
-def _check_replayable(theirs: Recording) -> None:
-    """Refuse recordings whose randomness is not recorded, and say why."""
-    config = theirs.metadata.get("config") or {}
-    nodes = {name: node for name, node in config.items() if isinstance(node, dict)}
-    encoder, features = nodes.get("encoder", {}), nodes.get("preprocessor", {})
-    contexts = encoder.get("att_context_size")
-    several = isinstance(contexts, list) and contexts and isinstance(contexts[0], list) and len(contexts) > 1
+def _refuse_unrecorded_randomness(theirs: Recording, cfg: DictConfig) -> None:
+    """Refuse recordings whose random numbers are not all recorded, and say why."""
+    option = functools.partial(OmegaConf.select, cfg)
+    contexts = option("encoder.att_context_size")
+    several_contexts = isinstance(contexts, ListConfig) and len(contexts) > 1 and isinstance(contexts[0], ListConfig)
     reasons = {
         "accumulated gradients; record with trainer.accumulate_grad_batches=1": (
             theirs.metadata.get("accumulate_grad_batches", 1) != 1
         ),
         "half precision; record with trainer.precision=32": _precision(theirs).startswith("16"),
         "stochastic depth; record with model.encoder.stochastic_depth_drop_prob=0": (
-            encoder.get("stochastic_depth_drop_prob")
+            option("encoder.stochastic_depth_drop_prob")
         ),
-        "several attention contexts; record with one": several,
+        "several attention contexts; record with one": several_contexts,
         "fused attention with dropout; record with model.encoder.dropout_att=0": (
-            encoder.get("use_pytorch_sdpa") and encoder.get("dropout_att")
+            option("encoder.use_pytorch_sdpa") and option("encoder.dropout_att")
         ),
         "random narrow-band audio; record with model.preprocessor.nb_augmentation_prob=0": (
-            features.get("nb_augmentation_prob")
+            option("preprocessor.nb_augmentation_prob")
         ),
     }
     for reason, applies in reasons.items():
