@@ -97,7 +97,6 @@ def align(
     """
 
     def run() -> int:
-        from nest_ssl.apps.alignment.align import AlignmentRequest
         from nest_ssl.apps.alignment.align import align as run_alignment
         from nest_ssl.apps.alignment.compare_command import summary
         from nest_ssl.apps.alignment.sections import Tolerance
@@ -105,17 +104,16 @@ def align(
 
         command = command_line(config_path, config_name, overrides)
         with messages():
-            request = AlignmentRequest(
-                command=command,
-                output=output.absolute(),
-                nemo_python=str(_nemo_python(nemo_python)),
+            comparison = run_alignment(
+                command,
+                output.absolute(),
+                str(_nemo_python(nemo_python)),
                 steps=steps,
                 save_steps=save_steps,
                 seed=seed,
-                replay=replay,
+                replayed=replay,
                 tolerance=Tolerance(atol, rtol),
             )
-            comparison = run_alignment(request)
         say_lines(summary(comparison))
         say(f"report: {output / 'report.html'}")
         return int(not comparison.aligned)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -39,62 +38,56 @@ _MARK = "# made by nest-ssl align, which may replace everything that it wrote in
 _OWN_FILES = ("nemo", "nest", "nemo.log", "nest.log", "report.html", "comparison.json", "dummy_ssl")
 
 
-@dataclass(frozen=True)
-class AlignmentRequest:
-    """The options of `nest-ssl align`."""
-
-    command: CommandLine
-    output: Path
-    nemo_python: str
-    steps: int = 2
-    save_steps: str | None = None  # by default the first and the last
-    seed: int = 42
-    replay: bool = False
-    tolerance: Tolerance = field(default_factory=Tolerance)
-
-
-def align(request: AlignmentRequest) -> Comparison:
-    """Make both recordings, their comparison and the report, all in `request.output`."""
-    output = request.output
+def align(
+    command: CommandLine,
+    output: Path,
+    nemo_python: str,
+    *,
+    steps: int,
+    save_steps: str | None,
+    seed: int,
+    replayed: bool,
+    tolerance: Tolerance,
+) -> Comparison:
+    """Make both recordings, their comparison and the report, all in `output`; see `nest-ssl align --help`."""
     with lock_folder(output, "wait for its end, or give a new folder with --output"):
-        _prepare(request)
-        nemo = _run("NeMo", [request.nemo_python, str(_NEMO_SIDE)], output / "nemo")
-        if request.replay:
+        cfg = load_config(command)
+        cfg.exp_manager, cfg.seed = None, seed
+        cfg.trainer.update(max_steps=steps, max_epochs=-1, enable_progress_bar=False)
+        try:
+            require_exact(cfg.model)
+            cfg.save_steps = _steps_to_record(save_steps, steps, replayed)
+        except RecordingError as error:
+            raise ConfigError(str(error)) from error
+        _write_config(cfg, output)
+        nemo = _run("NeMo", [nemo_python, str(_NEMO_SIDE)], output / "nemo")
+        if replayed:
             nest = _replay(nemo, output / "nest")
         else:
             nest = _run("nest_ssl", [sys.executable, "-m", "nest_ssl.apps.alignment.nest_side"], output / "nest")
         _log.info("comparing %d steps", len(nest.steps))
-        comparison = compare(nemo, nest, nest.steps, request.tolerance)
+        comparison = compare(nemo, nest, nest.steps, tolerance)
         write_report(comparison, output / "report.html")
         save_comparison(comparison, output / "comparison.json")
     return comparison
 
 
-def _prepare(request: AlignmentRequest) -> None:
-    """Write `config.yaml`, the complete configuration of both sides, adjusted to this machine."""
-    cfg = load_config(request.command)
-    try:
-        require_exact(cfg.model)
-        cfg.save_steps = _steps_to_record(request)
-    except RecordingError as error:
-        raise ConfigError(str(error)) from error
-    cfg.exp_manager, cfg.seed = None, request.seed
-    cfg.trainer.update(max_steps=request.steps, max_epochs=-1, enable_progress_bar=False)
-    _clear(request.output)
-    fit_to_machine(cfg, Machine.here())
-    (request.output / _CONFIG).write_text(_MARK, encoding="utf-8")  # first of all, because it marks the folder as ours
-    _settle_manifests(cfg, request.output)
-    (request.output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
-
-
-def _steps_to_record(request: AlignmentRequest) -> list[int]:
+def _steps_to_record(save_steps: str | None, steps: int, replayed: bool) -> list[int]:
     """Return the steps to record: by default the first and the last; for a replay, which needs earlier weights, two."""
-    last = request.steps - 1
-    chosen = request.save_steps or {0, min(1, last) if request.replay else last}
-    steps = list(parse_steps(chosen, "--save-steps"))
-    if steps[-1] > last:
-        raise ConfigError(f"--save-steps: step {steps[-1]} is not among the {request.steps} steps, which begin with 0")
-    return steps
+    last = steps - 1
+    chosen = parse_steps(save_steps or {0, min(1, last) if replayed else last}, "--save-steps")
+    if chosen[-1] > last:
+        raise ConfigError(f"--save-steps: step {chosen[-1]} is not among the {steps} steps, which begin with 0")
+    return list(chosen)
+
+
+def _write_config(cfg: DictConfig, output: Path) -> None:
+    """Write `config.yaml`, the complete configuration of both sides, adjusted to this machine."""
+    _clear(output)
+    fit_to_machine(cfg, Machine.here())
+    (output / _CONFIG).write_text(_MARK, encoding="utf-8")  # first of all, because it marks the folder as ours
+    _settle_manifests(cfg, output)
+    (output / _CONFIG).write_text(_MARK + OmegaConf.to_yaml(cfg), encoding="utf-8")
 
 
 def _clear(output: Path) -> None:
