@@ -146,7 +146,7 @@ def _shown(item: Compared | None, value: str) -> str:
 
 
 def _environment(comparison: Comparison) -> Iterator[tuple[object, Any, Any]]:
-    """Yield numbers of parameters, versions and settings of both sides."""
+    """Yield numbers of parameters, versions, settings, and the keys of the configuration that differ, of both sides."""
     theirs, ours = comparison.parameters
     yield words("parameters"), f"{theirs:,}", f"{ours:,}"
     their_versions, our_versions = (side.get("versions", {}) for side in (comparison.nemo, comparison.ours))
@@ -155,12 +155,9 @@ def _environment(comparison: Comparison) -> Iterator[tuple[object, Any, Any]]:
     for name in ("precision", "device", "seed", "accumulate_grad_batches"):
         yield code(name), comparison.nemo.get(name), comparison.ours.get(name)
     yield words("tolerance"), comparison.tolerance, comparison.tolerance
-
-
-def _differing_keys(comparison: Comparison) -> list[tuple[Markup, Any, Any]]:
-    """Return the keys of the model's configuration that differ, with the values of both sides."""
-    found = comparison.differing_settings
-    return [(code(setting.key), setting.nemo, setting.ours) for setting in found if setting.key.startswith("model.")]
+    for setting in comparison.differing_settings:
+        if setting.key.startswith("model."):
+            yield code(setting.key), setting.nemo, setting.ours
 
 
 page.templates(FOLDER).globals.update(
@@ -174,5 +171,4 @@ page.templates(FOLDER).globals.update(
     parts=_parts,
     shown=_shown,
     environment=_environment,
-    differing_keys=_differing_keys,
 )

@@ -183,8 +183,6 @@ TEXTS: dict[str, tuple[str, str]] = {
     "parameters": ("Parameters", "参数量"),
     "tolerance": ("Tolerance", "容差"),
     "differs": ("differs", "不同"),
-    "config_differs": ("Configuration keys that differ", "不同的配置键"),
-    "config_same": ("Both model configurations are the same.", "双方模型配置相同。"),
 }
 
 words = Phrases(TEXTS)

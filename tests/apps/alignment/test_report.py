@@ -181,12 +181,13 @@ def test_layers_that_one_side_calls_come_with_the_reason():
     assert "the layer around each holds its result and is compared: encoder.pre_encode.conv" in page
 
 
-def test_configurations_are_shown_with_the_keys_that_differ():
+def test_keys_of_the_configuration_that_differ_are_shown_with_both_values():
     comparison = identical()
-    assert "Both model configurations are the same" in Page(render(comparison)).english
+    assert "model." not in Page(render(comparison)).english
     comparison.ours = {**comparison.ours, "config": {**comparison.nemo["config"], "sample_rate": 8000}}
-    assert "Configuration keys that differ" in Page(render(comparison)).english
-    assert "model.sample_rate" in Page(render(comparison)).english
+    assert "model.sample_rate–8000" in Page(render(comparison)).english
+    comparison.nemo["config"]["sample_rate"] = 16000
+    assert "model.sample_rate (differs)160008000" in Page(render(comparison)).english
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 5e-324, 1e300])
