@@ -19,10 +19,9 @@ from nest_ssl.apps.alignment.sections import Compared, Section, Tolerance
 from nest_ssl.apps.alignment.texts import difference, measured
 from nest_ssl.atomic import atomic_write
 from nest_ssl.environments import NEWEST_NEMO
-from nest_ssl.errors import NestError
+from nest_ssl.errors import FAILED, NestError
 from nest_ssl.printable import say, say_lines
 
-MATCH, MISMATCH, NOTHING_COMPARED = 0, 1, 2
 _SHOWN = 10  # mismatches in full
 _LOSS = {"identical": "identical", "within": "match", "different": "MISMATCH"}
 
@@ -43,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             say(f"saved {options.save_comparison}")
     except (NestError, RecordingError, OSError) as error:
         say(f"error: {error}", error=True)
-        return NOTHING_COMPARED
-    return MATCH if comparison.aligned else MISMATCH
+        return FAILED
+    return int(not comparison.aligned)
 
 
 def save_comparison(comparison: Comparison, path: Path) -> None:

@@ -59,7 +59,7 @@ def train(cfg: Any, options: Any) -> None:
     arguments: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
     arguments.update(logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
     model_config = OmegaConf.to_container(cfg.model, resolve=True)
-    callback = Recorder(options, "nemo", {"nemo": nemo.__version__}, model_config)
+    callback = Recorder(options, "nemo", nemo.__version__, model_config)
     trainer = pl.Trainer(**arguments, callbacks=[callback])
     model = EncDecDenoiseMaskedTokenPredModel(cfg=cfg.model, trainer=trainer)
     model.maybe_init_from_pretrained_checkpoint(cfg)
@@ -149,19 +149,15 @@ def _resolved(path: Any) -> Any:
     """Return the absolute path of a manifest; `nest_ssl_project/...` is searched in all possible places."""
     if not isinstance(path, str):
         return [_resolved(item) for item in path]
-    for candidate in _candidates(path):
+    names = [path]
+    if path.replace("\\", "/").startswith(f"{PROJECT_FOLDER}/"):
+        names.append(path[len(PROJECT_FOLDER) + 1 :])  # the project's folder may have another name
+    for candidate in (Path(path).expanduser(), *(base / name for name in names for base in _bases())):
         if candidate.is_file():
             return str(candidate.resolve())
     if "://" in path or any(mark in path for mark in ("_OP_", "{", "(", ",")):
         return path  # remote files, shards and lists, which NeMo resolves itself
     raise ConfigurationError(f"{path!r} does not exist; give the path of a JSON-lines manifest")
-
-
-def _candidates(path: str) -> list[Path]:
-    names = [path]
-    if path.replace("\\", "/").startswith(f"{PROJECT_FOLDER}/"):
-        names.append(path[len(PROJECT_FOLDER) + 1 :])  # the project's folder may have another name
-    return [Path(path).expanduser(), *(base / name for name in names for base in _bases())]
 
 
 def print_tensors(paths: Sequence[str]) -> None:

@@ -33,7 +33,7 @@ def record(cfg: DictConfig, *, command: Sequence[str]) -> None:
     try:
         options = RecorderOptions.from_config(cfg)
         model_config = OmegaConf.to_container(cfg.model, resolve=True)
-        recorder = Recorder(options, "nest_ssl", {"nest_ssl": nest_ssl.__version__}, model_config)
+        recorder = Recorder(options, "nest_ssl", nest_ssl.__version__, model_config)
         with contextlib.ExitStack() as held:
             lock = _Lock(options.output_dir, held)
             run.train(cfg, callbacks=[lock, recorder], command=command)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
-import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.apps.alignment.recorder.files import dtype_name, structure_of
 from nest_ssl.apps.alignment.sections import Structure, compare_structure, parameter_count
 from nest_ssl.checkpoint import load_nemo
-from nest_ssl.config.command_line import DEFAULT_CONFIG
+from nest_ssl.config.command_line import DEFAULT_CONFIG, preset_folder
 from nest_ssl.config.compose import compose
 from nest_ssl.environments import installed_nemo
-from nest_ssl.errors import NestError
+from nest_ssl.errors import FAILED, NestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 from nest_ssl.printable import say, say_lines
 
-SAME, DIFFERENT, NOTHING_COMPARED = 0, 1, 2
 _PRINT_TENSORS = "import sys; sys.path.append(sys.argv[1]); import nemo_side; nemo_side.print_tensors(sys.argv[2:])"
 _SHOWN = 10  # differences in full
 _ALL, _TRAINABLE = "all parameters", "trainable"
@@ -33,27 +31,24 @@ _ALL, _TRAINABLE = "all parameters", "trainable"
 
 def main(argv: Sequence[str] | None = None, description: str | None = __doc__) -> int:
     """Return 0 if both have the same tensors, 1 if they differ, 2 if nothing could be compared."""
-    from nest_ssl.config.command_line import preset_folder
-
     options, folder = _parse(argv, description), preset_folder()
-    sizes = [f"+size={path.stem}" for path in (folder / "size").glob("*.yaml")] if options.all_sizes else []
+    sizes = [path.stem for path in (folder / "size").glob("*.yaml")] if options.all_sizes else []
     try:
-        overrides = [[size, *options.overrides] for size in sizes] or [options.overrides]
+        overrides = [[f"+size={size}", *options.overrides] for size in sizes] or [options.overrides]
         cfgs = [compose(folder, options.config_name, changes).model for changes in overrides]
-        models = [our_parameters(cfg) for cfg in cfgs]
+        ours = [our_parameters(cfg) for cfg in cfgs]
         if options.archive is not None:
-            theirs = [archive_parameters(options.archive, models[0])]
+            theirs = [archive_parameters(options.archive, ours[0])]
         else:
-            theirs = nemo_parameters(cfgs, _nemo_python(options.nemo_python))
+            python = options.nemo_python or installed_nemo()
+            if python is None:
+                raise NestError("NeMo is not installed here; give --nemo-python, or --archive with a .nemo file")
+            theirs = nemo_parameters(cfgs, str(python))
     except (NestError, OSError) as error:
         say(f"error: {error}", error=True)
-        return NOTHING_COMPARED
-    if options.all_sizes:
-        names = (size.removeprefix("+size=") for size in sizes)
-        say_lines(table_of_sizes(dict(zip(names, zip(models, theirs, strict=True), strict=True))))
-    else:
-        say_lines(report(models[0], theirs[0], options.list))
-    return SAME if models == theirs else DIFFERENT
+        return FAILED
+    say_lines(table_of_sizes(sizes, ours, theirs) if sizes else report(ours[0], theirs[0], options.list))
+    return int(ours != theirs)
 
 
 def our_parameters(cfg: DictConfig) -> Structure:
@@ -109,15 +104,16 @@ def report(ours: Structure, theirs: Structure, every_tensor: bool = False) -> st
     return "\n".join(lines)
 
 
-def table_of_sizes(models: Mapping[str, tuple[Structure, Structure]]) -> str:
+def table_of_sizes(sizes: Sequence[str], ours: Sequence[Structure], theirs: Sequence[Structure]) -> str:
     """Return one line per size, the smallest first: parameters of both sides, trainable ones, and whether all agree."""
     lines = [f"{'size':<12}{'ours':>16}{'NeMo':>16}{'trainable':>16}  tensors"]
     differences = []
-    for size, (ours, theirs) in sorted(models.items(), key=lambda entry: parameter_count(entry[1][0])):
-        totals, found = _totals(ours), _differences(ours, theirs)
+    models = sorted(zip(sizes, ours, theirs, strict=True), key=lambda model: parameter_count(model[1]))
+    for size, our_tensors, their_tensors in models:
+        totals, found = _totals(our_tensors), _differences(our_tensors, their_tensors)
         differences += found[:_SHOWN]
-        counts = f"{totals[_ALL]:>16,}{parameter_count(theirs):>16,}{totals[_TRAINABLE]:>16,}"
-        lines.append(f"{size:<12}{counts}  {'DIFFERENT' if found else f'{len(ours)} the same'}")
+        counts = f"{totals[_ALL]:>16,}{parameter_count(their_tensors):>16,}{totals[_TRAINABLE]:>16,}"
+        lines.append(f"{size:<12}{counts}  {'DIFFERENT' if found else f'{len(our_tensors)} the same'}")
     return "\n".join([*lines, *differences])
 
 
@@ -134,13 +130,6 @@ def _totals(tensors: Structure) -> Counter[str]:
     return +totals + Counter({_ALL: parameter_count(tensors), _TRAINABLE: parameter_count(trainable)})
 
 
-def _nemo_python(given: str | None) -> str:
-    python = given or installed_nemo()
-    if python is None:
-        raise NestError("NeMo is not installed here; give --nemo-python, or --archive with a .nemo file")
-    return str(python)
-
-
 def _parse(argv: Sequence[str] | None, description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="change a key of the configuration")
@@ -151,7 +140,3 @@ def _parse(argv: Sequence[str] | None, description: str | None) -> argparse.Name
     against.add_argument("--all-sizes", action="store_true", help="compare every preset size")
     parser.add_argument("--list", action="store_true", help="list every tensor")
     return parser.parse_intermixed_args(argv)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

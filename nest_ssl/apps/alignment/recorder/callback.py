@@ -61,14 +61,14 @@ class Recorder(BatchListener):
     accumulated ones, before clipping.
     """
 
-    def __init__(self, options: RecorderOptions, side: str, versions: Mapping[str, str], config: Any) -> None:
+    def __init__(self, options: RecorderOptions, side: str, version: str, config: Any) -> None:
         super().__init__()
         require_exact(config)
         self.options = options
         self._metadata: dict[str, Any] = {
             "format": FORMAT,
             "side": side,
-            "versions": {**versions, **machine_versions()},
+            "versions": {side: version, **machine_versions()},
             "config": config,
             "layers": list(options.save_layers),
             "history": [],
