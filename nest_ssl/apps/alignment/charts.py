@@ -1,7 +1,7 @@
 """The charts of a comparison: the error of each layer on a logarithmic scale, and the curves of both sides.
 
-A difference of exactly 0 has no place on a logarithmic scale, so zeros have a lane of their own at the bottom; what
-could not be compared has one at the top.
+A difference of exactly 0 has no place on a logarithmic scale, so zeros are drawn one step below it; what could not be
+compared is drawn one step above.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from itertools import groupby
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from nest_ssl.apps.alignment.compare import CurvePoint
 from nest_ssl.apps.alignment.sections import Compared, Section
@@ -23,7 +22,6 @@ from nest_ssl.apps.pages.charts import BOTTOM, HEIGHT, RIGHT, TOP, WIDTH, Axis, 
 SYMBOLS = {"identical": "=", "within": "≈", "different": "≠"}
 _FEWEST_DECADES, _MOST_TICKS = 4, 6
 _CHARACTER = 6.4  # width of one at the charts' font size
-_ZERO, _NOT_COMPARED = 24, 26  # the lanes' distance from the panel
 _DOTS_UP_TO = 40  # steps; longer curves are drawn without dots
 
 
@@ -31,26 +29,25 @@ def decades(values: Iterable[float], atol: float) -> tuple[int, int]:
     """Return the powers of ten that a scale of these differences and the tolerance begins and ends with."""
     shown = [math.log10(value) for value in (*values, atol) if 0 < value < math.inf]
     low, high = math.floor(min(shown, default=-8)), math.ceil(max(shown, default=-4))
-    missing = max(_FEWEST_DECADES - (high - low), 0)
-    return low - missing + missing // 2, high + missing // 2
+    return min(low, high - _FEWEST_DECADES), high
 
 
 def layer_chart(items: Sequence[Compared], scale: tuple[int, int], atol: float, caption: str) -> Markup:
     """Draw the error of each layer in the order of data; the first one that diverges is marked with its name."""
-    panel = Panel(positions(len(items), 80, 948), Axis(*scale, 258, 60))
     low, high = scale
+    panel = Panel(positions(len(items), 80, 948), Axis(low - 1, high + 1, 282, 34))
     _bands(items, panel)
     panel.grid(range(low, high + 1, math.ceil((high - low) / _MOST_TICKS)), lambda power: f"1e{int(power):+03d}")
-    _lane("0", "exactly_equal", panel.y.start + _ZERO, panel)
-    if any(not math.isfinite(item.max_abs) for item in items):
-        _lane("∞", "not_comparable", panel.y.end - _NOT_COMPARED, panel)
+    panel.grid([low - 1, high + 1], lambda power: "0" if power < low else "∞")
+    panel.text(words("exactly_equal"), panel.x.start - 8, panel.y.start + 15, "end tiny")
+    panel.text(words("not_comparable"), panel.x.start - 8, panel.y.end + 15, "end tiny")
     if atol:
         panel.across(math.log10(atol), "tolerance")
-    _marks(items, panel)
+    _marks(items, [_power(item.max_abs, low, high) for item in items], panel)
     if atol:  # after the marks, which would cross it
         panel.text(f"atol {atol:g}", panel.x.start + 4, panel.y.place(math.log10(atol)) - 5, "tolerance-label")
     titles = [f"{position}. {item.name}\n{_amount(item)}" for position, item in enumerate(items, start=1)]
-    panel.columns(_edges(items), titles, panel.y.end - 34, panel.y.start + 34)
+    panel.columns(_edges(items), titles, panel.y.end - 8, panel.y.start + 10)
     _first_mark(items, panel)
     return svg(960, 318, caption, panel, style="wide")
 
@@ -84,15 +81,14 @@ def _edges(items: Sequence[object]) -> list[float]:
     return [place - 0.5 for place in range(len(items) + 1)]
 
 
-def _heights(items: Sequence[Compared], y: Axis) -> NDArray[np.float64]:
-    """Return where differences are drawn: zeros and what was not compared in their lanes."""
-    numbers = np.array([item.max_abs for item in items], dtype=np.float64)
-    shown = np.isfinite(numbers) & (numbers > 0)
-    places = y.places(np.log10(np.where(shown, numbers, 1.0)))
-    return np.where(shown, places, np.where(numbers == 0, y.start + _ZERO, y.end - _NOT_COMPARED))
+def _power(value: float, low: int, high: int) -> float:
+    """Return the power of ten at which a difference is drawn on the scale from `low` to `high`."""
+    if value == 0:
+        return low - 1
+    return math.log10(value) if math.isfinite(value) else high + 1
 
 
-def _marks(items: Sequence[Compared], panel: Panel) -> None:
+def _marks(items: Sequence[Compared], powers: Sequence[float], panel: Panel) -> None:
     """Draw a dot for equal, a ring for within tolerance, a diamond for beyond: they differ without colour, too."""
     r = round(min(max((panel.x.end - panel.x.start) / max(len(items), 1), 1.8), 3.5), 1)
     shapes = {
@@ -100,12 +96,8 @@ def _marks(items: Sequence[Compared], panel: Panel) -> None:
         "within": f"m-{r} 0a{r} {r} 0 1 0 {2 * r} 0a{r} {r} 0 1 0-{2 * r} 0",
         "different": f"m0-{r}l{r} {r}l-{r} {r}l-{r}-{r}z",
     }
-    placed = list(zip(items, panel.x.places(range(len(items))), _heights(items, panel.y), strict=True))
-    for state in shapes:  # one path for each kind
-        stems = [f"M{x:.1f} {y:.1f}V{panel.y.start:g}" for item, x, y in placed if item.state == state and item.max_abs]
-        if stems:
-            panel.draw("path", style=f"stem {state}", d="".join(stems))
-    for state, shape in shapes.items():
+    placed = list(zip(items, panel.x.places(range(len(items))), panel.y.places(powers), strict=True))
+    for state, shape in shapes.items():  # one path for each kind
         marks = [f"M{x:.1f} {y:.1f}{shape}" for item, x, y in placed if item.state == state]
         if marks:
             panel.draw("path", style=f"mark {state}", d="".join(marks))
@@ -113,7 +105,7 @@ def _marks(items: Sequence[Compared], panel: Panel) -> None:
 
 def _bands(items: Sequence[Compared], panel: Panel) -> None:
     """Draw stripes behind the layers of one block, with its name below where there is room."""
-    first, height = 0, panel.y.start - panel.y.end + 34
+    first, height = 0, panel.y.start - panel.y.end + 10
     for number, (block, of) in enumerate(groupby(items, key=lambda item: _block(item.name))):
         count = len(list(of))
         left, right = panel.x.places([first - 0.5, first + count - 0.5]).tolist()
@@ -123,7 +115,7 @@ def _bands(items: Sequence[Compared], panel: Panel) -> None:
         names = (block, block.rpartition(".")[2])
         label = next((name for name in names if len(name) * _CHARACTER < right - left), None)
         if label:
-            panel.text(label, (left + right) / 2, panel.y.start + 50, "middle")
+            panel.text(label, (left + right) / 2, panel.y.start + 26, "middle")
 
 
 def _block(name: str) -> str:
@@ -146,11 +138,5 @@ def _first_mark(items: Sequence[Compared], panel: Panel) -> None:
     anchor, shift = ("start", 6) if x < (panel.x.start + panel.x.end) / 2 else ("end", -6)
     name = items[index].name
     label = f"{SYMBOLS[wanted]} {name if len(name) <= 68 else '…' + name[-67:]}"
-    panel.draw("path", style=f"first {wanted}", d=f"M{x:.1f} 6V{panel.y.start + _ZERO:g}")
+    panel.draw("path", style=f"first {wanted}", d=f"M{x:.1f} 6V{panel.y.start:g}")
     panel.text(label, x + shift, 16, f"first-label {anchor} {wanted}")
-
-
-def _lane(label: str, meaning: str, y: float, panel: Panel) -> None:
-    panel.draw("path", style="lane", d=f"M{panel.x.start:g} {y:.1f}H{panel.x.end:g}")
-    panel.text(label, panel.x.start - 8, y, "end strong")
-    panel.text(words(meaning), panel.x.start - 8, y + 11, "end tiny")

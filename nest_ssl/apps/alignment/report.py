@@ -11,7 +11,7 @@ from markupsafe import Markup
 from nest_ssl.apps.alignment import charts
 from nest_ssl.apps.alignment.compare import Comparison, Place
 from nest_ssl.apps.alignment.sections import Compared, Section, worst_of
-from nest_ssl.apps.alignment.texts import difference, note_words, number, words
+from nest_ssl.apps.alignment.texts import difference, note_words, words
 from nest_ssl.apps.pages import page
 from nest_ssl.apps.pages.text import Count, Words, code
 from nest_ssl.environments import NEWEST_NEMO
@@ -91,7 +91,7 @@ def _where_to_look(comparison: Comparison) -> Iterator[Words]:
         yield words("first_layer", name=name, **counts, **_amounts(layer.item))
     bit = next(place for place in places if not place.item.identical)
     if bit.item.within:
-        yield words("first_bit", name=code(bit.item.name), section=_where(bit), absolute=number(bit.item.max_abs))
+        yield words("first_bit", name=code(bit.item.name), section=_where(bit), absolute=difference(bit.item.max_abs))
 
 
 def _first_mismatch(text: str, place: Place) -> Words:
@@ -104,10 +104,11 @@ def _where(place: Place) -> Words:
     return section if place.step is None else words("place", name=section, step=place.step)
 
 
-def _amounts(item: Compared) -> dict[str, Markup | Words]:
+def _amounts(item: Compared) -> dict[str, Words]:
     """Return how large a difference is, or its note if it was not measured."""
-    absolute = Markup("<strong>{}</strong>").format(number(item.max_abs)) if item.measured else note_words(item.note)
-    return {"absolute": absolute, "relative": number(item.max_rel)}
+    measured = Words.same(Markup("<strong>{}</strong>").format(difference(item.max_abs)))
+    absolute = measured if item.measured else note_words(item.note)
+    return {"absolute": absolute, "relative": Words.same(difference(item.max_rel))}
 
 
 def _curve_findings(comparison: Comparison) -> Iterator[Words]:
@@ -116,7 +117,7 @@ def _curve_findings(comparison: Comparison) -> Iterator[Words]:
     curves = [[item.max_abs for item in comparison.curve(name).items] for name in ("loss", "grad_norm")]
     apart = [(step, max(values)) for step, *values in zip(steps, *curves, strict=True) if any(values)]
     if apart:
-        yield words("curves_differ", step=apart[0][0], worst=number(max(worst for _, worst in apart)), steps=logged)
+        yield words("curves_differ", step=apart[0][0], worst=difference(max(worst for _, worst in apart)), steps=logged)
     else:
         yield words("curves_equal", steps=logged)
     rates = zip(steps, comparison.curve("lr").items, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup, escape
+from markupsafe import escape
 
 from nest_ssl.apps.pages.text import Phrases, Words
 
@@ -18,11 +18,6 @@ def note_words(note: str) -> Words:
 def difference(value: float) -> str:
     """Return a difference as 1.2e-07; exactly 0 is `0`, and only that."""
     return "0" if value == 0 else f"{value:.1e}"
-
-
-def number(value: float) -> Markup:
-    """Return a difference for a sentence; no line may end in it."""
-    return Markup('<span class="number">{}</span>').format(difference(value))
 
 
 def measured(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The files of a recording: each is written completely or not at all; models and machines are plain values."""
+"""Write the files of a recording, each completely or not at all, and describe the model and the machine in them."""
 
 from __future__ import annotations
 
