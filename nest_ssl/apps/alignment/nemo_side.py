@@ -22,7 +22,12 @@ _DATASETS = ("train_ds", "validation_ds", "test_ds")
 sys.path.append(str(Path(__file__).parent))  # for `recorder`, which is imported without the package around it
 
 
+class ConfigurationError(Exception):
+    """The command line names something that does not exist; the message says what."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
+    """Train and record as the command line says, and return the exit code."""
     options = _parse(argv)
     warnings.filterwarnings("ignore")
     from recorder.callback import RecorderOptions, show_messages
@@ -38,10 +43,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2  # as every command of nest_ssl, whose constant cannot be imported here
     print(f"recorded in {recording.output_dir}")
     return 0
-
-
-class ConfigurationError(Exception):
-    """The command line names something that does not exist; the message says what."""
 
 
 def train(cfg: Any, options: Any) -> None:

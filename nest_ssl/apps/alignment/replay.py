@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import nest_ssl
 from nest_ssl.apps.alignment.recorder.files import (
-    FORMAT,
     empty_recording,
     machine_versions,
     structure_of,
@@ -48,17 +47,8 @@ def replay(theirs: Recording, steps: list[int], folder: Path) -> Recording:
                 history.append(_replay_step(model, theirs, number, folder))
         versions = {"nest_ssl": nest_ssl.__version__, **machine_versions()}
     write_plain(structure_of(model), folder / "model_structure.pkl")
-    write_plain(
-        {
-            **theirs.metadata,
-            "format": FORMAT,
-            "side": "nest_ssl",
-            "versions": versions,
-            "replay": True,
-            "history": history,
-        },
-        folder / "metadata.pkl",
-    )
+    ours = {"side": "nest_ssl", "versions": versions, "replay": True, "history": history}
+    write_plain({**theirs.metadata, **ours}, folder / "metadata.pkl")
     return Recording(folder)
 
 

@@ -48,7 +48,7 @@ def _findings(comparison: Comparison) -> Iterator[Words]:
     tensors = sum(place.section.name not in ("layers", "structure") for place in places)
     equal = sum(place.item.identical for place in places)
     yield words(
-        f"rests_{comparison.state}",
+        "compared",
         steps=Count(len(comparison.steps)),
         calls=Count(calls),
         tensors=Count(tensors),

@@ -33,21 +33,11 @@ TEXTS: dict[str, tuple[str, str]] = {
     "identical": ("Bit-identical", "逐位一致"),
     "within": ("Equal within tolerance", "在容差内一致"),
     "different": ("Different", "不一致"),
-    "rests_identical": (
-        "{steps:step}, {calls:layer call}, {tensors:tensor}: all {numbers} numbers are the same to the last bit.",
-        "比较了 {steps} 步、{calls} 次层调用、{tensors} 个张量：全部 {numbers} 个数值逐位相同。",
-    ),
-    "rests_within": (
-        "{steps:step}, {calls:layer call}, {tensors:tensor}, {numbers} numbers compared: "
-        "every one agrees within the tolerance, {equal} of {values} values to the last bit.",
+    "compared": (
+        "Compared {steps:step}, {calls:layer call}, {tensors:tensor}, {numbers} numbers: "
+        "{equal} of {values} values are the same to the last bit, {mismatches} differ beyond the tolerance.",
         "比较了 {steps} 步、{calls} 次层调用、{tensors} 个张量、{numbers} 个数值："
-        "全部在容差内，{values} 项中 {equal} 项逐位相同。",
-    ),
-    "rests_different": (
-        "{mismatches} of {values} values compared disagree beyond the tolerance "
-        "({steps:step}, {calls:layer call}, {tensors:tensor}, {numbers} numbers).",
-        "{values} 项中有 {mismatches} 项超出容差"
-        "（共 {steps} 步、{calls} 次层调用、{tensors} 个张量、{numbers} 个数值）。",
+        "{values} 项中 {equal} 项逐位相同，{mismatches} 项超出容差。",
     ),
     "settings_differ": (
         "The settings of the two runs differ: {settings} ({more} more).",
