@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 import pickle
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -56,19 +55,17 @@ def save_comparison(comparison: Comparison, path: Path) -> None:
 
 
 def as_plain(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as tables, lists and numbers; infinity becomes None, because JSON has none."""
-    results = _plain(dataclasses.asdict(comparison))
-    versions = {side: results.pop(side).get("versions", {}) for side in ("nemo", "ours")}
-    states = {"aligned": comparison.aligned, "identical": comparison.identical}
-    return {"verdict": verdict(comparison), **states, **results, "versions": versions}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Return the comparison as tables, lists and numbers; infinity and NaN become None, because JSON has neither."""
+    sides = {"nemo": comparison.nemo, "ours": comparison.ours}
+    results = {
+        "verdict": verdict(comparison),
+        "aligned": comparison.aligned,
+        "identical": comparison.identical,
+        **dataclasses.asdict(dataclasses.replace(comparison, nemo={}, ours={})),
+        "versions": {side: metadata.get("versions", {}) for side, metadata in sides.items()},
+    }
+    plain = json.loads(json.dumps(results), parse_constant=lambda name: None)
+    return {key: value for key, value in plain.items() if key not in sides}
 
 
 def text_report(comparison: Comparison) -> str:
@@ -150,7 +147,7 @@ def _section(section: Section, what: str) -> Iterator[str]:
     inside = section.inside_others
     if inside:
         names = ", ".join(inside[:_SHOWN])
-        yield f"  {len(inside)} more, called by one side only, are seen in the layers around them: {names}"
+        yield f"  {len(inside)} more, called by one side only, are part of layers that are compared: {names}"
     mismatches = section.mismatches
     if mismatches:
         yield f"  the first {min(_SHOWN, len(mismatches))} of {len(mismatches)} mismatches:"
