@@ -192,18 +192,18 @@ def compare(
 
 
 def _compare_step(theirs: RecordedStep, ours: RecordedStep, tolerance: Tolerance, replayed: bool) -> StepComparison:
+    """Compare what both sides computed in one step; of a replay, neither batch nor mask, which our side was given."""
     their_loss, our_loss = theirs.loss, ours.loss
-    weights = Section("weights")
-    their_weights, our_weights = theirs.weights, ours.weights
-    if their_weights is not None and our_weights is not None:
-        weights = compare_tables("weights", their_weights, our_weights, tolerance)
-    batch = Section("batch")
     their_outputs, our_outputs = theirs.outputs, ours.outputs
+    their_weights, our_weights = theirs.weights, ours.weights
+    batch, weights = Section("batch"), Section("weights")
     if replayed:
-        for outputs in (their_outputs, our_outputs):
-            outputs.pop("masks", None)
+        their_outputs.pop("masks", None)
+        our_outputs.pop("masks", None)
     else:
         batch = compare_tables("batch", _tensors(theirs.batch), _tensors(ours.batch), tolerance)
+    if their_weights is not None and our_weights is not None:
+        weights = compare_tables("weights", their_weights, our_weights, tolerance)
     return StepComparison(
         step=theirs.number,
         losses=(float(their_loss), float(our_loss)),
