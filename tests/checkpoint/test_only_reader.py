@@ -74,5 +74,5 @@ def test_every_trainer_of_ours_reads_checkpoints_safely() -> None:
         if isinstance(node, ast.Call) and dotted(node.func).endswith(("pl.Trainer", "Trainer.fit"))
     }
     assert "plugins=[files]" in calls.pop("training/trainer.py")
-    # The doctor's trainer never loads a checkpoint, and the recorder's runs in NeMo's environment.
-    assert set(calls) <= {"apps/doctor/plan.py", "apps/alignment/nemo_side.py"}
+    # The recorder runs in NeMo's environment.
+    assert set(calls) <= {"apps/alignment/nemo_side.py"}

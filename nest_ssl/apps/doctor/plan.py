@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import numpy as np
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.profilers import PassThroughProfiler
 from omegaconf import DictConfig, OmegaConf
 from torch.utils.data import DataLoader
 
 from nest_ssl.apps.doctor.check_result import CheckResult, State, gigabytes
 from nest_ssl.apps.doctor.machine_facts import Facts
-from nest_ssl.config.machine import FSDP, GLOO_DDP, Adjustment, adjust, apply, describe, device_count
+from nest_ssl.config.machine import FSDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.schema import CheckpointSettings
-from nest_ssl.data import build_dataloader
 from nest_ssl.data.audio.sample_rate import sample_rate_of
 from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.manifest import Manifest, manifests_in
-from nest_ssl.data.paths import speech_paths
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.model.size import check_size, part_bytes
 from nest_ssl.training.checks import check_model
+from nest_ssl.training.datamodule import NestDataModule
 from nest_ssl.training.experiment import DEFAULT_FOLDER, plan_experiment
+from nest_ssl.training.trainer import build_trainer
 
 _DUMMY = "data/dummy_ssl"
 _MOST_FILES = 64  # per manifest, for the checks of audio files
@@ -90,7 +89,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
     problems: list[CheckResult] = []
     folder, checkpoints = Path(DEFAULT_FOLDER), CheckpointSettings()
     with _noted(problems, "run"):
-        _check_trainer(cfg)
+        build_trainer(cfg, [], None, PassThroughProfiler())
         if cfg.get("exp_manager") is not None:
             experiment = plan_experiment(OmegaConf.to_container(cfg.exp_manager), cfg.get("trainer") or {})  # type: ignore[arg-type]
             folder, checkpoints = experiment.folder, experiment.settings.checkpoint_callback_params
@@ -100,13 +99,12 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
         list(check_model(cfg, ()))
-    manifests: tuple[Manifest, ...] = ()
+    data = NestDataModule(settings, settings.get("numerics") or "exact")
     with _noted(problems, "data"):
-        if not settings.get("train_ds"):
-            raise ConfigError("model.train_ds: missing; give model.train_ds.manifest_filepath=<manifest>")
-        manifests = tuple(manifests_in(load_train(settings).dataset))
-    with _noted(problems, "data"):
-        _open_validation(settings)
+        data.setup("fit")
+    if data.train_loader is None:  # so the validation data was not opened
+        with _noted(problems, "data"):
+            data.setup("validate")
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)
     gpu = bool(facts.gpus) and str(OmegaConf.select(cfg, "trainer.accelerator") or "auto") != "cpu"
@@ -118,16 +116,17 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         folder=folder.absolute(),
         weight_bytes=weights,
         checkpoint_bytes=_checkpoint_bytes(weights, checkpoints),
-        manifests=manifests,
+        manifests=tuple(manifests_in(data.train_loader.dataset)) if data.train_loader else (),
         problems=tuple(problems),
     )
 
 
-def load_train(settings: dict[str, Any], **changes: Any) -> DataLoader[Any]:
+def load_train(settings: Mapping[str, Any], **changes: Any) -> DataLoader[Any]:
     """Build the loader of `train_ds` with some options changed."""
-    config = {"shuffle": True, **settings["train_ds"], **changes}
-    config["sample_rate"] = config.get("sample_rate") or settings.get("sample_rate")
-    return build_dataloader(config, key="model.train_ds", numerics=settings.get("numerics") or "exact")
+    data = NestDataModule(settings, settings.get("numerics") or "exact")
+    data.setup_training_data({**settings["train_ds"], **changes})
+    assert data.train_loader is not None
+    return data.train_loader
 
 
 @contextlib.contextmanager
@@ -138,29 +137,6 @@ def _noted(problems: list[CheckResult], name: str) -> Iterator[None]:
     except NestError as error:
         advice = "nest-ssl data make-dummy makes this corpus, or give your own: model.train_ds.manifest_filepath=..."
         problems.append(CheckResult(name, "problem", str(error), advice if _DUMMY in str(error) else ""))
-
-
-def _open_validation(settings: dict[str, Any]) -> None:
-    """Open every manifest of the validation data, if there are any."""
-    node = settings.get("validation_ds") or {}
-    if not speech_paths(node):
-        return
-    asked = node.get("manifest_filepath")
-    for manifest in asked if isinstance(asked, list) else [asked]:
-        rate = node.get("sample_rate") or settings.get("sample_rate")
-        build_dataloader({**node, "manifest_filepath": manifest, "sample_rate": rate}, key="model.validation_ds")
-
-
-def _check_trainer(cfg: DictConfig) -> None:
-    """Raise ConfigError if Lightning refuses the arguments of `trainer`."""
-    arguments: dict[str, Any] = OmegaConf.to_container(cfg.get("trainer") or OmegaConf.create())  # type: ignore
-    if arguments.get("strategy") in (None, FSDP, GLOO_DDP):  # the run builds these itself
-        arguments["strategy"] = "auto"
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    try:
-        pl.Trainer(**{**arguments, **quiet})
-    except (MisconfigurationException, ValueError, TypeError) as error:
-        raise ConfigError(f"trainer: {' '.join(str(error).split())}") from error
 
 
 def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
