@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from nest_ssl.apps.doctor.check_result import CheckResult
+from nest_ssl.apps.doctor import CheckResult
 from nest_ssl.apps.doctor.page import _findings
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import Bar, show

@@ -77,7 +77,7 @@ def test_a_batch_that_was_not_searched_for_is_neither_a_limit_nor_predicted() ->
 
     cut_short = shown(unknown)
     assert " ".join(next(line for line in cut_short.splitlines() if "4.1 s" in line).split()[:4]) == "4.1 s ? 2"
-    assert "2.43 GB" in cut_short
+    assert "2.4 GB" in cut_short
     assert "no time to find the most (--minutes 4)" in cut_short
     assert "predicted" not in cut_short
     assert "predicted" in shown(unknown, known)

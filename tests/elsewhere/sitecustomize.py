@@ -38,7 +38,7 @@ for _name in ("resource", "fcntl", "pwd", "grp", "pty"):
 multiprocessing.set_start_method("spawn")
 multiprocessing.get_all_start_methods = lambda: ["spawn"]  # type: ignore[assignment]
 # Our own modules name the encoding of every text file, but of what the system or another program writes
-_EXCEPT = r"memory$|environments$|apps\.doctor\.machine_facts$|apps\.alignment\.parameters$"
+_EXCEPT = r"memory$|environments$|apps\.doctor\.machine$|apps\.alignment\.parameters$"
 if sys.flags.warn_default_encoding:
     warnings.filterwarnings("ignore", category=EncodingWarning)
     warnings.filterwarnings("error", category=EncodingWarning, module=rf"nest_ssl\.(?!{_EXCEPT})")

@@ -8,10 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.apps.doctor.check_result import CheckResult, would_stop
-from nest_ssl.apps.doctor.disk import check_data_disk, check_experiment_disk, check_space
-from nest_ssl.apps.doctor.machine import check_codecs, check_machine
-from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor import CheckResult
+from nest_ssl.apps.doctor.disk import check_data_disk, check_run_folder
+from nest_ssl.apps.doctor.machine import Facts, check_codecs, check_machine
 from nest_ssl.apps.doctor.plan import RunPlan, check_plan, make_plan
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.apps.quiet import quiet_libraries
@@ -50,7 +49,7 @@ class Diagnosis:
 
     @property
     def would_stop(self) -> bool:
-        return would_stop(self.findings)
+        return any(finding.state == "problem" for finding in self.findings)
 
     def train_command(self) -> str:
         """Return the command that trains this configuration with the recommended values."""
@@ -97,7 +96,7 @@ def diagnose(request: DiagnosisRequest, progress: Callable[[float, str], None]) 
 
 
 def _disks(plan: RunPlan) -> list[CheckResult]:
-    findings = [check_space(plan.folder, plan.checkpoint_bytes), check_experiment_disk(plan.folder)]
+    findings = list(check_run_folder(plan.folder, plan.checkpoint_bytes))
     files = plan.files()
     return [*findings, check_data_disk(files)] if files else findings
 

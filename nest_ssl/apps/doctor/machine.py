@@ -1,21 +1,34 @@
-"""Checks of the machine that do not depend on a configuration."""
+"""Facts about this machine, and checks of them that do not depend on a configuration.
+
+Facts are plain values, so that tests can describe machines that we do not have.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import math
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 
 import soundfile
+import torch
+from rich.filesize import decimal
 
-from nest_ssl.apps.doctor.check_result import GIGABYTE, CheckResult, gigabytes
-from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor import CheckResult
+from nest_ssl.config.machine import Machine, processor
+from nest_ssl.environments import SetupError, installed_nemo
+from nest_ssl.memory import available_memory, group_limits, machine_memory
 
-_OLDEST_TORCH = (2, 6)
-_LITTLE_MEMORY = 4 * GIGABYTE
-_LITTLE_SHARED_MEMORY = GIGABYTE  # Docker gives 64 MB
+_LITTLE_MEMORY = 4 * 10**9
 _FEW_FILES = 1024
 _BUSY = 0.75  # share of the cores that other programs use
 _WHERE_TORCH = "https://pytorch.org/get-started/locally"
-_KINDS = {  # name: (format, subtype) in libsndfile's terms
+_AUDIO = {  # name: (format, subtype) in libsndfile's terms
     "wav": ("WAV", "PCM_16"),
     "flac": ("FLAC", "PCM_16"),
     "ogg": ("OGG", "VORBIS"),
@@ -25,24 +38,157 @@ _KINDS = {  # name: (format, subtype) in libsndfile's terms
 _NEEDED = {"wav", "flac"}
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that PyTorch can use."""
+
+    name: str
+    memory: int  # bytes
+    capability: str  # CUDA compute capability, such as 8.0
+    bf16: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Facts about a machine and its Python installation."""
+
+    system: str  # Linux, Windows, Darwin
+    release: str
+    architecture: str
+    python: tuple[int, int, int]
+    torch: str
+    torch_cuda: str | None  # CUDA version of the torch build
+    torch_hip: str | None
+    gpus: tuple[Gpu, ...]
+    nvidia_card: str | None  # as the driver reports it, even if PyTorch cannot use it
+    mps: bool
+    cpu: str
+    vector_kernels: str  # instruction set that torch's CPU kernels use
+    bf16: bool  # the training device has bf16 matrix multiplication
+    cores: int
+    usable_cores: float  # limited by CPU affinity and the container
+    threads: int  # of torch
+    memory: int  # bytes
+    available: int  # bytes
+    shared_memory: int | None  # free bytes in /dev/shm; None where workers do not need it
+    start_method: str  # of worker processes
+    open_files: int | None  # the limit for one process
+    load: float | None  # average number of runnable processes in the last minute
+    long_paths: bool  # paths may have more than 260 characters
+    nemo: str | None  # Python interpreter with NeMo
+
+    @property
+    def machine(self) -> Machine:
+        """The part of the facts that the adjustment of configurations depends on."""
+        windows = self.system == "Windows"
+        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
+
+    @classmethod
+    def here(cls) -> Facts:
+        """Collect the facts about this machine (about one second)."""
+        machine = Machine.here()
+        cores = os.cpu_count() or 1
+        return cls(
+            system=platform.system(),
+            release=platform.release(),
+            architecture=platform.machine(),
+            python=sys.version_info[:3],
+            torch=torch.__version__,
+            torch_cuda=torch.version.cuda,
+            torch_hip=torch.version.hip,
+            gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
+            nvidia_card=_nvidia_card(),
+            mps=machine.mps,
+            cpu=processor(),
+            vector_kernels=torch.backends.cpu.get_cpu_capability(),
+            bf16=machine.bf16,
+            cores=cores,
+            usable_cores=_usable_cores(cores),
+            threads=torch.get_num_threads(),
+            memory=machine_memory(),
+            available=available_memory(),
+            shared_memory=_shared_memory(),
+            start_method=multiprocessing.get_start_method(),
+            open_files=_open_files(),
+            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            long_paths=_long_paths(),
+            nemo=_nemo(),
+        )
+
+
+def _gpu(index: int) -> Gpu:
+    found = torch.cuda.get_device_properties(index)
+    bf16 = found.major >= 8 or torch.version.hip is not None
+    return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}", bf16)
+
+
+def _nvidia_card() -> str | None:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    question = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(question, capture_output=True, text=True, timeout=10)
+        if done.returncode == 0 and done.stdout.strip():
+            return ", driver ".join(part.strip() for part in done.stdout.splitlines()[0].split(","))
+    return None
+
+
+def _usable_cores(cores: int) -> float:
+    found: list[float] = [cores]
+    if hasattr(os, "sched_getaffinity"):
+        found.append(len(os.sched_getaffinity(0)))
+    quotas = [(quota, period) for quota, _, period in (limit.partition(" ") for limit in group_limits("cpu.max"))]
+    quotas += zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False)
+    found += [int(quota) / int(period) for quota, period in quotas if quota.isdecimal() and period.isdecimal()]
+    return min(found)
+
+
+def _shared_memory() -> int | None:
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage("/dev/shm").free
+    return None
+
+
+def _open_files() -> int | None:
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _long_paths() -> bool:
+    if sys.platform != "win32":
+        return True
+    import winreg
+
+    where = r"SYSTEM\CurrentControlSet\Control\FileSystem"
+    with contextlib.suppress(OSError), winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, where) as key:
+        return bool(winreg.QueryValueEx(key, "LongPathsEnabled")[0])
+    return False
+
+
+def _nemo() -> str | None:
+    with contextlib.suppress(SetupError):
+        found = installed_nemo()
+        return str(found) if found else None
+    return None
+
+
 def check_machine(facts: Facts) -> list[CheckResult]:
     """Run all checks of facts."""
-    checks = (system, torch, gpu, processor, cores, load, memory, shared_memory, start_method, open_files)
-    return [check(facts) for check in (*checks, long_paths, nemo)]
+    device = (check_system, check_torch, check_gpu, check_processor, check_cores, check_load)
+    limits = (check_memory, check_shared_memory, check_start_method, check_open_files, check_paths, check_nemo)
+    return [check(facts) for check in (*device, *limits)]
 
 
-def system(facts: Facts) -> CheckResult:
+def check_system(facts: Facts) -> CheckResult:
     python = ".".join(map(str, facts.python))
-    found = f"{facts.system} {facts.release}, {facts.architecture}, Python {python}"
-    if facts.system == "Windows":
-        advice = (
-            "Everything here runs on Windows. WSL2 is worth trying where loading is slow: processes start faster there"
-        )
-        return CheckResult("system", "note", found, advice)
-    return CheckResult("system", "ok", found)
+    return CheckResult("system", "ok", f"{facts.system} {facts.release}, {facts.architecture}, Python {python}")
 
 
-def torch(facts: Facts) -> CheckResult:
+def check_torch(facts: Facts) -> CheckResult:
     built_for = "for the CPU only"
     if facts.torch_cuda:
         built_for = f"for CUDA {facts.torch_cuda}"
@@ -50,18 +196,14 @@ def torch(facts: Facts) -> CheckResult:
         built_for = f"for ROCm {facts.torch_hip}"
     elif facts.system == "Darwin":
         built_for = "for macOS"
-    found = f"{facts.torch}, built {built_for}"
-    version = tuple(int(part) for part in facts.torch.split("+")[0].split(".")[:2] if part.isdecimal())
-    if version < _OLDEST_TORCH:
-        return CheckResult("torch", "problem", found, "Install torch 2.6 or newer")
-    return CheckResult("torch", "ok", found)
+    return CheckResult("torch", "ok", f"{facts.torch}, built {built_for}")
 
 
-def gpu(facts: Facts) -> CheckResult:
+def check_gpu(facts: Facts) -> CheckResult:
     """Name the GPUs that training can use or, without one, the reason and what to do."""
     if facts.gpus:
         shown = [
-            f"{one.name}, {gigabytes(one.memory)}, capability {one.capability}, {'bf16' if one.bf16 else 'fp16'}"
+            f"{one.name}, {decimal(one.memory)}, capability {one.capability}, {'bf16' if one.bf16 else 'fp16'}"
             for one in facts.gpus
         ]
         counts = [f"{shown.count(one)} x {one}" for one in dict.fromkeys(shown)]
@@ -80,14 +222,14 @@ def gpu(facts: Facts) -> CheckResult:
     return CheckResult("gpu", "note", "none", "Training runs on the CPU: fine to try things, slow for a real run")
 
 
-def processor(facts: Facts) -> CheckResult:
+def check_processor(facts: Facts) -> CheckResult:
     found = f"{facts.cpu or 'unknown model'}, torch uses {facts.vector_kernels}"
     if facts.vector_kernels == "DEFAULT" and facts.architecture in ("x86_64", "AMD64"):
         return CheckResult("processor", "warning", found, "Without AVX2 a step takes several times as long")
     return CheckResult("processor", "ok", found)
 
 
-def cores(facts: Facts) -> CheckResult:
+def check_cores(facts: Facts) -> CheckResult:
     found = str(facts.cores)
     if facts.usable_cores < facts.cores:
         found = f"{facts.usable_cores:g} of {facts.cores} usable here (container or affinity)"
@@ -100,7 +242,7 @@ def cores(facts: Facts) -> CheckResult:
     return CheckResult("cores", "ok", found)
 
 
-def load(facts: Facts) -> CheckResult:
+def check_load(facts: Facts) -> CheckResult:
     if facts.load is None:
         return CheckResult("load", "ok", "unknown on this system")
     found = f"{facts.load:.1f} processes want {facts.usable_cores:g} cores"
@@ -110,25 +252,23 @@ def load(facts: Facts) -> CheckResult:
     return CheckResult("load", "ok", found)
 
 
-def memory(facts: Facts) -> CheckResult:
-    found = f"{gigabytes(facts.memory)}, {gigabytes(facts.available)} of it available now"
+def check_memory(facts: Facts) -> CheckResult:
+    found = f"{decimal(facts.memory)}, {decimal(facts.available)} of it available now"
     if facts.available < _LITTLE_MEMORY:
         return CheckResult("memory", "warning", found, "Close other programs, or train a small size (+size=small)")
     return CheckResult("memory", "ok", found)
 
 
-def shared_memory(facts: Facts) -> CheckResult:
+def check_shared_memory(facts: Facts) -> CheckResult:
     """Report the size of /dev/shm, through which workers pass batches; plan.py checks what a configuration needs."""
     if facts.shared_memory is None:
         return CheckResult("shared memory", "ok", "no /dev/shm here, and none needed")
-    found = f"{gigabytes(facts.shared_memory)} free in /dev/shm, for batches of workers"
-    if facts.shared_memory < _LITTLE_SHARED_MEMORY:
-        advice = "Little for num_workers > 0: docker run --shm-size=8g gives more"
-        return CheckResult("shared memory", "note", found, advice)
-    return CheckResult("shared memory", "ok", found)
+    return CheckResult(
+        "shared memory", "ok", f"{decimal(facts.shared_memory)} free in /dev/shm, for batches of workers"
+    )
 
 
-def start_method(facts: Facts) -> CheckResult:
+def check_start_method(facts: Facts) -> CheckResult:
     if facts.start_method == "fork":
         return CheckResult("processes", "ok", "fork: workers start at once and share memory with the run")
     found = f"{facts.start_method}: each worker imports torch again: some seconds at the start"
@@ -139,24 +279,23 @@ def start_method(facts: Facts) -> CheckResult:
     return CheckResult("processes", "note", found, advice)
 
 
-def open_files(facts: Facts) -> CheckResult:
+def check_open_files(facts: Facts) -> CheckResult:
     if facts.open_files is None or facts.open_files < 0:
         return CheckResult("open files", "ok", "no limit")
+    found = f"at most {facts.open_files:,}"
     if facts.open_files < _FEW_FILES:
-        return CheckResult(
-            "open files", "warning", f"at most {facts.open_files}", "Workers may need more: ulimit -n 4096"
-        )
-    return CheckResult("open files", "ok", f"at most {facts.open_files:,}")
+        return CheckResult("open files", "warning", found, "Workers may need more: ulimit -n 4096")
+    return CheckResult("open files", "ok", found)
 
 
-def long_paths(facts: Facts) -> CheckResult:
+def check_paths(facts: Facts) -> CheckResult:
     if facts.long_paths:
         return CheckResult("paths", "ok", "of any usual length")
     advice = "Keep exp_manager.exp_dir short (C:/runs), or switch LongPathsEnabled on in Windows. / and \\ both work"
     return CheckResult("paths", "warning", "Windows is set to at most 260 characters", advice)
 
 
-def nemo(facts: Facts) -> CheckResult:
+def check_nemo(facts: Facts) -> CheckResult:
     if facts.nemo is None:
         advice = "Not needed for training; `nest-ssl align` installs it (6 GB)"
         return CheckResult("nemo", "note", "not installed", advice)
@@ -167,12 +306,12 @@ def check_codecs() -> CheckResult:
     """Check which kinds of audio files libsndfile was built to read."""
     formats = soundfile.available_formats()
     missing = [
-        kind
-        for kind, (form, subtype) in _KINDS.items()
+        name
+        for name, (form, subtype) in _AUDIO.items()
         if form not in formats or subtype not in soundfile.available_subtypes(form)
     ]
-    reads = ", ".join(kind for kind in _KINDS if kind not in missing)
-    found = f"reads {reads} (libsndfile {soundfile.__libsndfile_version__})"
+    found = f"reads {', '.join(name for name in _AUDIO if name not in missing)}"
+    found += f" (libsndfile {soundfile.__libsndfile_version__})"
     if not missing:
         return CheckResult("audio", "ok", found)
     return CheckResult(

@@ -6,11 +6,12 @@ import io
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nest_ssl.apps.doctor.check_result import CheckResult, gigabytes
+from nest_ssl.apps.doctor import CheckResult
 from nest_ssl.apps.doctor.diagnosis import Diagnosis
 from nest_ssl.apps.doctor.trial import TrialReport
 from nest_ssl.printable import printable
@@ -58,7 +59,7 @@ def _print_trial(console: Console, report: TrialReport, minutes: float) -> None:
     title = f"\nTrial ({where}, numerics {report.numerics}, precision {report.precision})"
     console.print(Text(title, style="bold"))
     if report.buckets:
-        title = f"  clips that fit into {gigabytes(report.memory)}; the smallest batch that is about as fast as any:"
+        title = f"  clips that fit into {decimal(report.memory)}; the smallest batch that is about as fast as any:"
         console.print(Text(title))
         console.print(_buckets(report))
     for line in _remarks(report, minutes):
@@ -95,7 +96,7 @@ def _buckets(report: TrialReport) -> Table:
             continue
         start = f"{best.trial.batch_size}{'' if bucket.saturated else ' +'}"
         step = f"{best.seconds:.2g}"
-        table.add_row(f"{bucket.seconds:g} s", most, start, f"{best.speed:.3g}", step, gigabytes(best.peak))
+        table.add_row(f"{bucket.seconds:g} s", most, start, f"{best.speed:.3g}", step, decimal(best.peak))
     return table
 
 
@@ -108,7 +109,7 @@ def _remarks(report: TrialReport, minutes: float) -> Iterator[str]:
         yield f"+ the largest tried; speed may grow further (--minutes {2 * minutes:g} tries more)"
     if report.verified is not None:
         tried = report.verified
-        memory = f"{gigabytes(tried.peak)}, {tried.seconds:.2g} s a step" if tried.fits else "does not fit"
+        memory = f"{decimal(tried.peak)}, {tried.seconds:.2g} s a step" if tried.fits else "does not fit"
         yield f"{tried.trial.batch_size} x {tried.trial.seconds:g} s, tried: {memory}"
     if report.cost is not None and len(report.buckets) > 1:
         most, square = report.cost.batch_duration(report.memory)

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from lightning.pytorch.profilers import PassThroughProfiler
 from omegaconf import DictConfig, OmegaConf
+from rich.filesize import decimal
 from torch.utils.data import DataLoader
 
-from nest_ssl.apps.doctor.check_result import CheckResult, State, gigabytes
-from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor import CheckResult, State
+from nest_ssl.apps.doctor.machine import Facts
 from nest_ssl.config.machine import FSDP, Adjustment, adjust, apply, describe, device_count
 from nest_ssl.config.schema import CheckpointSettings
 from nest_ssl.data.audio.sample_rate import sample_rate_of
@@ -184,9 +185,6 @@ def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
         found = f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"
         advice = f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most"
         yield CheckResult("workers", "warning", found, advice)
-    elif workers and facts.start_method != "fork" and not plan.train_ds.get("persistent_workers"):
-        found = f"{workers} workers are started by {facts.start_method}, again in every epoch"
-        yield CheckResult("workers", "note", found, "model.train_ds.persistent_workers=true starts them once")
 
 
 def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[CheckResult]:
@@ -197,7 +195,7 @@ def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator
         return
     needed = _shared_bytes(plan, data, workers)
     count = workers if plan.processes == 1 else f"{plan.processes} x {workers}"
-    found = f"/dev/shm has {gigabytes(facts.shared_memory)} free, {count} workers fill up to {gigabytes(needed)}"
+    found = f"/dev/shm has {decimal(facts.shared_memory)} free, {count} workers fill up to {decimal(needed)}"
     if needed > facts.shared_memory:
         gigabyte = max(1, math.ceil(2 * needed / 2**30))
         advice = f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0"

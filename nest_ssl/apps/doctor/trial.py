@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from nest_ssl.apps.doctor.check_result import CheckResult, State
+from nest_ssl.apps.doctor import CheckResult, State
 from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers, time_loader
-from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor.machine import Facts
 from nest_ssl.apps.doctor.plan import RunPlan, check_shared_memory, load_train, workers_with_room
 from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, typical, workers_advice
 from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nest_ssl.apps.doctor.machine_facts import Facts
+from nest_ssl.apps.doctor.machine import Facts
 
 _PLAIN = Facts(
     system="Linux",

@@ -13,8 +13,8 @@ import pytest
 import soundfile
 import soxr
 
-from nest_ssl.apps.doctor.check_result import CheckResult
-from nest_ssl.apps.doctor.machine_facts import Facts, Gpu
+from nest_ssl.apps.doctor import CheckResult
+from nest_ssl.apps.doctor.machine import Facts, Gpu
 from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_shared_memory, make_plan, workers_with_room
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
@@ -104,11 +104,6 @@ def test_more_workers_than_cores(command: Command) -> None:
     (finding,) = named(findings(command("model.train_ds.num_workers=9")), "workers")
     assert finding.state == "warning"
     assert "num_workers=3" in finding.advice
-
-
-def test_workers_that_are_spawned_for_every_epoch(command: Command) -> None:
-    (finding,) = named(findings(command("model.train_ds.num_workers=2"), start_method="spawn"), "workers")
-    assert (finding.state, "persistent_workers=true" in finding.advice) == ("note", True)
 
 
 @pytest.mark.parametrize(("free", "state"), [(64 * 10**6, "warning"), (10**12, "ok")])
