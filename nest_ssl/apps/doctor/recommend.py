@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nest_ssl.apps.doctor.loading import Workers
 from nest_ssl.apps.doctor.search import GAIN, Bucket
 from nest_ssl.apps.doctor.steps import Outcome
 
 _NODE = "model.train_ds"
 _MORE_TIME = "more time: --minutes"
+_KEEPS_UP = 0.05  # share of a step that may be spent loading, without workers
+_WORTH_TRYING = (1, 2, 4, 8, 16)  # workers
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,45 @@ def batch_advice(
         (f"{_NODE}.{key}={math.ceil(useful)}",),
         f"{gain:.2g} times as fast as {configured:g}, and fits at every length",
     )
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Seconds per batch with a number of workers."""
+
+    workers: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Workers:
+    """The measurements, and the smallest number of workers that keeps up with a step, or the best of those tried."""
+
+    tried: tuple[Loading, ...]
+    step: float  # seconds
+    best: Loading
+    keeps_up: bool
+    cut_short: bool  # there was no time to try all numbers of workers
+
+
+def choose_workers(
+    measure: Callable[[int], Loading], step: float, *, most: int, remaining: Callable[[], float]
+) -> Workers:
+    """Measure without workers, then with more and more until loading is as fast as the steps.
+
+    Without workers the whole loading time adds to the step; with workers, only the part that exceeds the step.
+    """
+    alone = measure(0)
+    tried, keeps_up, cut_short = [alone], alone.seconds <= _KEEPS_UP * step, False
+    enough = min(most, math.ceil(alone.seconds / step))
+    for count in [*(count for count in _WORTH_TRYING if enough <= count < most), *([most] if most else [])]:
+        cut_short = not keeps_up and remaining() <= 0
+        if keeps_up or cut_short:
+            break
+        tried.append(measure(count))
+        keeps_up = tried[-1].seconds <= step
+    best = min(tried, key=lambda one: max(one.seconds, step) if one.workers else one.seconds + step)
+    return Workers(tuple(tried), step, tried[-1] if keeps_up else best, keeps_up, cut_short)
 
 
 def workers_advice(workers: Workers, configured: int, gpu: bool) -> Recommendation:

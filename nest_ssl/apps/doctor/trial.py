@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
+from torch.utils.data import DataLoader
 
 from nest_ssl.apps.doctor import CheckResult, State
-from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers, time_loader
 from nest_ssl.apps.doctor.machine import Facts
 from nest_ssl.apps.doctor.plan import RunPlan, check_shared_memory, load_train, workers_with_room
-from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, typical, workers_advice
+from nest_ssl.apps.doctor.recommend import (
+    Loading,
+    Recommendation,
+    Workers,
+    batch_advice,
+    choose_workers,
+    precision_advice,
+    typical,
+    workers_advice,
+)
 from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops
 from nest_ssl.apps.doctor.steps import Outcome, StartError, TrialError, TrialProcess
 from nest_ssl.errors import NestError
@@ -24,7 +35,7 @@ from nest_ssl.memory import available_memory
 Progress = Callable[[float, str], None]  # share of the time that has passed, and what is being measured
 _USED, _WATCHED = 0.8, 0.9  # shares of the free memory: for the recommended batch, and at which the process ends itself
 _SEARCH, _STEPS = 0.65, 0.85  # shares of the time at which the search and all steps end
-_LOADER_SECONDS = 2.0
+_LOADER_SECONDS, _FEWEST_BATCHES, _MOST_BATCHES = 2.0, 3, 24  # for each number of workers
 _MUCH_MORE = 5  # times the minutes, if a trial had too little time
 _MIXED = ("16", "bf16")
 
@@ -222,6 +233,30 @@ class _TrialRun:
         if data.get("batch_duration") is not None:
             return max(1, int(float(data["batch_duration"]) // seconds))
         return int(data.get("batch_size") or 1)
+
+
+def time_loader(loader: DataLoader[Any], workers: int, seconds: float) -> Loading:
+    """Time batches of the loader for about `seconds`, without the first, which includes the start of the workers.
+
+    If the first batch is the only one, its time counts.
+    """
+    torch.manual_seed(0)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the generator that the data draws from
+    began = time.perf_counter()
+    batches = iter(loader)
+    next(batches, None)
+    ahead = workers * (loader.prefetch_factor or 2) if workers else 0  # prefetched while the first was awaited
+    arrived = [time.perf_counter()]
+    for _ in itertools.islice(batches, _MOST_BATCHES + ahead):
+        arrived.append(time.perf_counter())
+        if len(arrived) > _FEWEST_BATCHES + ahead and arrived[-1] - arrived[0] > seconds:
+            break
+    del batches
+    if len(arrived) == 1:
+        return Loading(workers, arrived[0] - began)
+    arrived = arrived[min(ahead, len(arrived) // 2) :]
+    return Loading(workers, (arrived[-1] - arrived[0]) / max(1, len(arrived) - 1))
 
 
 def _step_seconds(bucket: Bucket, clips: int) -> float:

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from nest_ssl.apps.doctor.loading import Loading, Workers, choose_workers
-from nest_ssl.apps.doctor.recommend import Recommendation, batch_advice, precision_advice, workers_advice
+from nest_ssl.apps.doctor.recommend import (
+    Loading,
+    Recommendation,
+    Workers,
+    batch_advice,
+    choose_workers,
+    precision_advice,
+    workers_advice,
+)
 from nest_ssl.apps.doctor.search import Bucket
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 

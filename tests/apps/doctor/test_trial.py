@@ -13,12 +13,11 @@ from omegaconf import OmegaConf
 
 from nest_ssl.apps.doctor import trial as trial_module
 from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest, diagnose
-from nest_ssl.apps.doctor.loading import time_loader
 from nest_ssl.apps.doctor.machine import Facts
 from nest_ssl.apps.doctor.plan import load_train, make_plan
 from nest_ssl.apps.doctor.search import MemoryCost, fit_memory
 from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, StartError, Steps, Trial, TrialProcess
-from nest_ssl.apps.doctor.trial import TrialReport, run_trial
+from nest_ssl.apps.doctor.trial import TrialReport, run_trial, time_loader
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from nest_ssl.training.run import train
