@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from nest_ssl.apps.doctor import CheckResult
-from nest_ssl.apps.doctor.page import _findings
+from nest_ssl.apps.doctor.diagnosis import findings_table
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import Bar, show
 from nest_ssl.errors import NestError
@@ -86,7 +86,7 @@ def test_one_text_is_one_line_without_control_characters(
 @example(text=NASTY)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_styles_are_the_only_sequences_that_pass(text: str) -> None:
-    table = _findings([CheckResult(name=text, state="ok", found=text, advice=text)])
+    table = findings_table([CheckResult(name=text, state="ok", found=text, advice=text)])
     from rich.console import Console
 
     console = Console(width=200, force_terminal=True, color_system="truecolor", legacy_windows=False)

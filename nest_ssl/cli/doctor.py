@@ -35,14 +35,15 @@ def doctor(
         import json
         import sys
 
-        from nest_ssl.apps.doctor.diagnosis import DiagnosisRequest, diagnose
-        from nest_ssl.apps.doctor.page import page
+        from nest_ssl.apps.doctor.diagnosis import diagnose, page
         from nest_ssl.cli.terminal import Bar, show
 
         command = command_line(config_path, config_name, overrides)
-        request = DiagnosisRequest(command, config_path, trial, minutes, _lengths(buckets))
+        lengths = _lengths(buckets)
         with Bar("doctor") as bar:
-            diagnosis = diagnose(request, lambda share, text: bar(share, 1.0, text))
+            diagnosis = diagnose(
+                command, lambda share, text: bar(share, 1.0, text), trial=trial, minutes=minutes, lengths=lengths
+            )
         if as_json:
             print(json.dumps(diagnosis.as_dict(), indent=2))
         else:

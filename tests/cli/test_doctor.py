@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest
-from nest_ssl.apps.doctor.page import page
+from nest_ssl.apps.doctor import CheckResult, State
+from nest_ssl.apps.doctor.diagnosis import Diagnosis, page
 from nest_ssl.apps.doctor.search import Bucket
 from nest_ssl.apps.doctor.steps import Outcome, Trial
 from nest_ssl.apps.doctor.trial import TrialReport
 from nest_ssl.cli.app import app
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.data.dummy import make_dummy_corpus
+from nest_ssl.shell import quoted
 from tests.apps.doctor.machines import made_up
 
+CONFIG = Path(__file__).parents[2] / "config"
 SMALL = ["model.encoder.n_layers=1", "model.encoder.d_model=32", "model.encoder.subsampling_conv_channels=8"]
 
 
@@ -58,7 +61,24 @@ def test_missing_data_is_exit_code_1_and_says_what_to_do(run: Callable[..., Resu
 def test_configurations_are_named_as_for_train(run: Callable[..., Result], name: str) -> None:
     done = run("--no-trial", "--config-path", "config", "--config-name", name)  # there is no folder `config` here
     assert done.exit_code == 0, done.output
-    assert "nest-ssl train --config-path config --config-name nest_tiny " in done.stdout
+    assert "nest-ssl train --config-name nest_tiny " in done.stdout  # that folder is the project's own
+
+
+@pytest.mark.usefixtures("data")
+def test_a_folder_of_ones_own_is_in_the_command(run: Callable[..., Result], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(CONFIG, own)
+    done = run("--no-trial", "--config-path", "own", "--config-name", "nest_tiny")
+    assert f"nest-ssl train --config-path {quoted(str(own.resolve()))} --config-name nest_tiny " in done.stdout
+
+
+def test_only_problems_stop() -> None:
+    def would_stop(*states: State) -> bool:
+        findings = [CheckResult("a", state, "") for state in states]
+        return Diagnosis(CommandLine(Path("config"), "nest_tiny", []), made_up(), findings, [], None).would_stop
+
+    assert not would_stop("warning")
+    assert would_stop("ok", "problem")
 
 
 def test_help_says_which_lengths_are_tried(run: Callable[..., Result]) -> None:
@@ -72,13 +92,12 @@ def test_a_batch_that_was_not_searched_for_is_neither_a_limit_nor_predicted() ->
 
     def shown(*buckets: Bucket) -> str:
         report = TrialReport(19 * 10**9, "cpu", "exact", "32", buckets=list(buckets))
-        request = DiagnosisRequest(CommandLine(Path("config"), "nest_tiny", []))
-        return "\n".join(page(Diagnosis(request, made_up(), [], [], report)))
+        return "\n".join(page(Diagnosis(CommandLine(Path("config"), "nest_tiny", []), made_up(), [], [], report)))
 
     cut_short = shown(unknown)
     assert " ".join(next(line for line in cut_short.splitlines() if "4.1 s" in line).split()[:4]) == "4.1 s ? 2"
     assert "2.4 GB" in cut_short
-    assert "no time to find the most (--minutes 4)" in cut_short
+    assert "no time to find the most; all that were tried fit (more time: --minutes)" in cut_short
     assert "predicted" not in cut_short
     assert "predicted" in shown(unknown, known)
 

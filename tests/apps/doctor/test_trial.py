@@ -12,7 +12,7 @@ import torch
 from omegaconf import OmegaConf
 
 from nest_ssl.apps.doctor import trial as trial_module
-from nest_ssl.apps.doctor.diagnosis import Diagnosis, DiagnosisRequest, diagnose
+from nest_ssl.apps.doctor.diagnosis import Diagnosis, diagnose
 from nest_ssl.apps.doctor.machine import Facts
 from nest_ssl.apps.doctor.plan import load_train, make_plan
 from nest_ssl.apps.doctor.search import MemoryCost, fit_memory
@@ -80,7 +80,7 @@ def test_a_model_that_is_too_large_by_itself_is_reported(command: Command) -> No
 
 @pytest.mark.slow
 def test_a_model_that_cannot_be_built_is_a_problem_with_the_message_of_the_run(command: Command) -> None:
-    found = diagnose(DiagnosisRequest(command("model.encoder.n_heads=3"), lengths=(2.0,)), lambda share, text: None)
+    found = diagnose(command("model.encoder.n_heads=3"), lambda share, text: None, lengths=(2.0,))
     assert found.would_stop
     assert any("model.encoder" in finding.found for finding in found.findings if finding.state == "problem")
 
@@ -205,8 +205,8 @@ def messages() -> list[str]:
 
 @pytest.fixture
 def diagnosis(command: Command, messages: list[str]) -> Diagnosis:
-    request = DiagnosisRequest(command("model.train_ds.batch_size=1"), minutes=MINUTES)
-    return diagnose(request, lambda share, text: messages.append(text))
+    one = command("model.train_ds.batch_size=1")
+    return diagnose(one, lambda share, text: messages.append(text), minutes=MINUTES)
 
 
 @pytest.mark.slow
