@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,8 +23,6 @@ _MOST_CLIPS = 1024  # tried
 _MOST_PREDICTED = 10**6
 _TIME_GROWTH = 1.5  # exponent of step time over batch length: between linear and attention's square
 _TIMES = 2.2  # steps that a measurement takes, including the first, slower one
-
-Measure = Callable[[Trial], Outcome]
 
 
 @dataclass(frozen=True)
@@ -90,12 +88,7 @@ class Bucket:
     @property
     def safe(self) -> int:
         """Clips that fit: `largest` or, if unknown, the most that were tried."""
-        return self.tried if self.largest is None else self.largest
-
-    @property
-    def tried(self) -> int:
-        """The most clips that fitted when tried."""
-        return _most_that_fit(self.outcomes)
+        return _most_that_fit(self.outcomes) if self.largest is None else self.largest
 
     def fits(self, clips: int) -> bool | None:
         """Return whether so many clips fit; None if it is unknown, because only larger batches failed."""
@@ -126,6 +119,7 @@ def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float |
     return sorted({round(float(durations[bucket].max()), 2) for bucket in split_by_duration(durations, _BUCKETS)})
 
 
+@dataclass
 class Search:
     """Doubles the batch for every length while it fits, gets faster, and there is time.
 
@@ -134,24 +128,19 @@ class Search:
     found by bisection between the last two.
     """
 
-    def __init__(
-        self,
-        measure: Measure,
-        memory: int,  # bytes
-        may_overflow: bool,  # a batch that is too large is harmless (on a GPU)
-        remaining: Callable[[], float],  # seconds
-        progress: Callable[[str], None],
-        precision: str = "32",
-    ) -> None:
-        self.measure, self.memory, self.may_overflow = measure, memory, may_overflow
-        self.remaining, self.progress, self.precision = remaining, progress, precision
-        self.outcomes: list[Outcome] = []
+    measure: Callable[[Trial], Outcome]
+    memory: int  # bytes
+    may_overflow: bool  # a batch that is too large is harmless (on a GPU)
+    remaining: Callable[[], float]  # seconds
+    progress: Callable[[str], None]
+    precision: str = "32"
+    outcomes: list[Outcome] = field(default_factory=list)
 
     def run(self, lengths: Sequence[float]) -> list[Bucket]:
         """Search all lengths, shortest first."""
         going, batch_size = list(lengths), 1
         while going and batch_size <= _MOST_CLIPS:
-            going = [seconds for seconds in going if self._try(batch_size, seconds)]
+            going = [seconds for seconds in going if self._goes_on(self.try_once(batch_size, seconds))]
             batch_size *= 2
         if self.may_overflow:
             for seconds in lengths:
@@ -187,12 +176,11 @@ class Search:
         self.outcomes.append(outcome)
         return outcome
 
-    def _try(self, batch_size: int, seconds: float) -> bool:
-        """Measure a batch; return whether one twice as large is worth trying."""
-        outcome = self.try_once(batch_size, seconds)
+    def _goes_on(self, outcome: Outcome | None) -> bool:
+        """Return whether a batch twice as large is worth trying."""
         if outcome is None or not outcome.fits:
             return False
-        return self.may_overflow or not self._saturated(seconds)
+        return self.may_overflow or not self._saturated(outcome.trial.seconds)
 
     def _bisect(self, seconds: float) -> None:
         """Narrow the gap between the largest batch that fits and the smallest that does not, to one eighth."""

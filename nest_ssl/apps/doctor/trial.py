@@ -141,14 +141,10 @@ class _TrialRun:
         """Search what fits and what is fast, recommend a batch, and measure it with the longest clips."""
         self.progress("building the model")
         report = self.report
-        ends = _SEARCH
-
-        def remaining() -> float:
-            return self.left_until(ends)
-
-        search = Search(process.measure, report.memory, self.plan.gpu, remaining, self.progress, report.precision)
+        measure, ends = process.measure, lambda: self.left_until(_SEARCH)
+        search = Search(measure, report.memory, self.plan.gpu, ends, self.progress, report.precision)
         buckets = search.run(tops)
-        ends = _STEPS
+        search.remaining = lambda: self.left_until(_STEPS)
         if buckets[-1].fits(asked := self.batch_size(tops[-1])) is None:
             search.try_once(asked, tops[-1])  # the configured batch matters most
             buckets = search.buckets(tops)

@@ -69,7 +69,7 @@ def test_a_length_that_does_not_fit_has_no_useful_batch() -> None:
 def test_a_length_that_was_neither_measured_nor_predicted_is_unknown() -> None:
     machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # enough time for two clips of 2 s
     short, *longer = machine.search(may_overflow=False)
-    assert (short.largest, short.measured, short.tried) == (None, False, 2)
+    assert (short.largest, short.measured, short.safe) == (None, False, 2)
     assert [short.fits(clips) for clips in (1, 2, 3)] == [True, True, None]
     assert [(bucket.largest, bucket.outcomes, bucket.fits(1)) for bucket in longer] == [(None, (), None)] * 2
 
@@ -88,7 +88,7 @@ def test_a_length_that_looked_too_large_at_first_is_tried_when_more_is_known() -
     bound = LAW.always + (LAW.peak(1, 2.0) - LAW.always) * (40.0 / 2.0) ** 2  # the estimate from one clip of 2 s alone
     assert LAW.peak(1, 40.0) < machine.memory < bound
     long = machine.search(may_overflow=False, lengths=[2.0, 40.0])[-1]
-    assert long.tried == 1
+    assert [outcome.trial.batch_size for outcome in long.outcomes] == [1]
     assert long.largest == pytest.approx(LAW.largest(40.0, machine.memory), abs=1)
 
 
