@@ -92,7 +92,7 @@ def diagnose(
     cfg = load_config(command)
     progress(0.0, "checking the machine")
     with quiet_libraries(logging.CRITICAL):
-        facts = Facts.here()
+        facts = Facts()
         machine = [*check_machine(facts), check_codecs()]
         plan = make_plan(cfg, facts)
         configuration = [*check_plan(plan, facts), *check_run_folder(plan.folder, plan.checkpoint_bytes)]

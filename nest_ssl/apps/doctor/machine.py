@@ -13,7 +13,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import soundfile
 import torch
@@ -48,78 +50,10 @@ class Gpu:
     bf16: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Facts about a machine and its Python installation."""
-
-    system: str  # Linux, Windows, Darwin
-    release: str
-    architecture: str
-    python: tuple[int, int, int]
-    torch: str
-    torch_cuda: str | None  # CUDA version of the torch build
-    torch_hip: str | None
-    gpus: tuple[Gpu, ...]
-    nvidia_card: str | None  # as the driver reports it, even if PyTorch cannot use it
-    mps: bool
-    cpu: str
-    vector_kernels: str  # instruction set that torch's CPU kernels use
-    bf16: bool  # the training device has bf16 matrix multiplication
-    cores: int
-    usable_cores: float  # limited by CPU affinity and the container
-    threads: int  # of torch
-    memory: int  # bytes
-    available: int  # bytes
-    shared_memory: int | None  # free bytes in /dev/shm; None where workers do not need it
-    start_method: str  # of worker processes
-    open_files: int | None  # the limit for one process
-    load: float | None  # average number of runnable processes in the last minute
-    long_paths: bool  # paths may have more than 260 characters
-    nemo: str | None  # Python interpreter with NeMo
-
-    @property
-    def machine(self) -> Machine:
-        """The part of the facts that the adjustment of configurations depends on."""
-        windows = self.system == "Windows"
-        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
-
-    @classmethod
-    def here(cls) -> Facts:
-        """Collect the facts about this machine (about one second)."""
-        machine = Machine.here()
-        cores = os.cpu_count() or 1
-        return cls(
-            system=platform.system(),
-            release=platform.release(),
-            architecture=platform.machine(),
-            python=sys.version_info[:3],
-            torch=torch.__version__,
-            torch_cuda=torch.version.cuda,
-            torch_hip=torch.version.hip,
-            gpus=tuple(_gpu(index) for index in range(machine.cuda_devices)),
-            nvidia_card=_nvidia_card(),
-            mps=machine.mps,
-            cpu=processor(),
-            vector_kernels=torch.backends.cpu.get_cpu_capability(),
-            bf16=machine.bf16,
-            cores=cores,
-            usable_cores=_usable_cores(cores),
-            threads=torch.get_num_threads(),
-            memory=machine_memory(),
-            available=available_memory(),
-            shared_memory=_shared_memory(),
-            start_method=multiprocessing.get_start_method(),
-            open_files=_open_files(),
-            load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            long_paths=_long_paths(),
-            nemo=_nemo(),
-        )
-
-
-def _gpu(index: int) -> Gpu:
-    found = torch.cuda.get_device_properties(index)
-    bf16 = found.major >= 8 or torch.version.hip is not None
-    return Gpu(found.name, found.total_memory, f"{found.major}.{found.minor}", bf16)
+def _gpus() -> tuple[Gpu, ...]:
+    found = [torch.cuda.get_device_properties(index) for index in range(Machine.here().cuda_devices)]
+    rocm = torch.version.hip is not None
+    return tuple(Gpu(one.name, one.total_memory, f"{one.major}.{one.minor}", rocm or one.major >= 8) for one in found)
 
 
 def _nvidia_card() -> str | None:
@@ -134,14 +68,22 @@ def _nvidia_card() -> str | None:
     return None
 
 
-def _usable_cores(cores: int) -> float:
-    found: list[float] = [cores]
+def _cores() -> int:
+    return os.cpu_count() or 1
+
+
+def _usable_cores() -> float:
+    found: list[float] = [_cores()]
     if hasattr(os, "sched_getaffinity"):
         found.append(len(os.sched_getaffinity(0)))
     quotas = [(quota, period) for quota, _, period in (limit.partition(" ") for limit in group_limits("cpu.max"))]
     quotas += zip(group_limits("cpu.cfs_quota_us"), group_limits("cpu.cfs_period_us"), strict=False)
     found += [int(quota) / int(period) for quota, period in quotas if quota.isdecimal() and period.isdecimal()]
     return min(found)
+
+
+def _load() -> float | None:
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def _shared_memory() -> int | None:
@@ -174,6 +116,46 @@ def _nemo() -> str | None:
         found = installed_nemo()
         return str(found) if found else None
     return None
+
+
+def _fact(look_up: Callable[[], Any]) -> Any:
+    return field(default_factory=look_up)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a machine and its Python installation; `Facts()` looks them up here (about one second)."""
+
+    system: str = _fact(platform.system)  # Linux, Windows, Darwin
+    release: str = _fact(platform.release)
+    architecture: str = _fact(platform.machine)
+    python: tuple[int, int, int] = sys.version_info[:3]
+    torch_cuda: str | None = torch.version.cuda  # CUDA version of the torch build
+    torch_hip: str | None = torch.version.hip
+    gpus: tuple[Gpu, ...] = _fact(_gpus)
+    nvidia_card: str | None = _fact(_nvidia_card)  # as the driver reports it, even if PyTorch cannot use it
+    mps: bool = _fact(torch.backends.mps.is_available)
+    cpu: str = _fact(processor)
+    vector_kernels: str = _fact(torch.backends.cpu.get_cpu_capability)  # instruction set that torch's CPU kernels use
+    bf16: bool = _fact(lambda: Machine.here().bf16)  # the training device has bf16 matrix multiplication
+    cores: int = _fact(_cores)
+    usable_cores: float = _fact(_usable_cores)  # limited by CPU affinity and the container
+    threads: int = _fact(torch.get_num_threads)  # of torch
+    memory: int = _fact(machine_memory)  # bytes
+    available: int = _fact(available_memory)  # bytes
+    shared_memory: int | None = _fact(_shared_memory)  # free bytes in /dev/shm; None where workers do not need it
+    start_method: str = _fact(multiprocessing.get_start_method)  # of worker processes
+    open_files: int | None = _fact(_open_files)  # the limit for one process
+    load: float | None = _fact(_load)  # average number of runnable processes in the last minute
+    long_paths: bool = _fact(_long_paths)  # paths may have more than 260 characters
+    nemo: str | None = _fact(_nemo)  # Python interpreter with NeMo
+    torch: str = str(torch.__version__)  # the last field, because it hides the library from the others
+
+    @property
+    def machine(self) -> Machine:
+        """The part of the facts that the adjustment of configurations depends on."""
+        windows = self.system == "Windows"
+        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
 
 
 def check_machine(facts: Facts) -> list[CheckResult]:

@@ -93,7 +93,7 @@ def test_a_deadline_ends_the_process(command: Command) -> None:
 
 
 def test_a_trial_without_time_measures_nothing_and_says_so(command: Command) -> None:
-    facts = Facts.here()
+    facts = Facts()
     plan = make_plan(load_config(command()), facts)
     report = run_trial(plan, facts, 1e-3, [60.0], lambda share, text: None)
     assert (report.buckets, report.advice, report.workers) == ([], [], None)
