@@ -14,7 +14,6 @@ from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.labels import Table
 from nest_ssl.apps.datatools.stats import describe
 from nest_ssl.apps.datatools.tar_writer import pack
-from nest_ssl.apps.doctor.disk import read_files
 from nest_ssl.apps.features.layers import Layers
 from nest_ssl.data.tarred.members import check_shard
 from nest_ssl.errors import NestError
@@ -132,4 +131,3 @@ def test_no_input_of_the_data_tools_waits_for_a_named_pipe(tmp_path: Path) -> No
     ):
         with pytest.raises(NestError, match=r"pipe\.wav"):
             refused()
-    assert read_files([audio])[1] == 0

@@ -15,9 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from nest_ssl.apps.doctor import CheckResult
-from nest_ssl.apps.doctor.disk import check_data_disk, check_run_folder
 from nest_ssl.apps.doctor.machine import Facts, check_codecs, check_machine
-from nest_ssl.apps.doctor.plan import RunPlan, check_plan, make_plan
+from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_run_folder, make_plan
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.apps.quiet import quiet_libraries
 from nest_ssl.config.command_line import CommandLine
@@ -96,8 +95,6 @@ def diagnose(
         machine = [*check_machine(facts), check_codecs()]
         plan = make_plan(cfg, facts)
         configuration = [*check_plan(plan, facts), *check_run_folder(plan.folder, plan.checkpoint_bytes)]
-        if files := plan.files():
-            configuration.append(check_data_disk(files))
         reason = _why_no_trial(plan, lengths) if trial else "switched off (--no-trial)"
         report = None if reason else run_trial(plan, facts, 60 * minutes, lengths, progress)
     return Diagnosis(command, facts, machine, configuration, report, reason)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +39,8 @@ _TRAINED = ("encoder", "decoder")
 _MOMENTS = 2  # of Adam, each as large as the weights
 _SIGNALS = 3  # in a batch: clean, noise, mixed
 _BYTES_PER_SAMPLE = 4
+_BLOCK, _MOST_WRITTEN, _MOST_SECONDS = 2**22, 2**26, 1.0  # to measure how fast a disk is written
+_SLOW_TO_WRITE = 50e6  # bytes per second: a checkpoint of Large then takes half a minute
 
 
 @dataclass(frozen=True)
@@ -225,3 +231,40 @@ def _check_strategy(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
         found = "trainer.strategy=fsdp needs NCCL, which Windows does not have"
         yield CheckResult("strategy", "problem", found, "trainer.strategy=auto")
+
+
+def check_run_folder(folder: Path, needed: int) -> Iterator[CheckResult]:
+    """Check speed and space for `needed` bytes of checkpoints in a folder, which need not exist yet."""
+    folder = folder.absolute()
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        speed, free = write_speed(parent), shutil.disk_usage(parent).free
+    except OSError as error:
+        advice = "Set exp_manager.exp_dir to a folder that you may write to"
+        yield CheckResult("run's disk", "problem", f"{parent}: {error.strerror or error}", advice)
+        return
+    found = f"writes {speed / 1e6:,.0f} MB/s ({parent})"
+    if speed < _SLOW_TO_WRITE:
+        advice = "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true"
+        yield CheckResult("run's disk", "warning", found, advice)
+    else:
+        yield CheckResult("run's disk", "ok", found)
+    found = f"{decimal(free)} free, checkpoints take up to {decimal(needed)}"
+    if free < needed:
+        advice = "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k"
+        yield CheckResult("space", "warning", found, advice)
+    else:
+        yield CheckResult("space", "ok", found)
+
+
+def write_speed(folder: Path) -> float:
+    """Write a temporary file through to the disk; return the bytes per second."""
+    block = os.urandom(_BLOCK)  # zeros would be compressed by some disks
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".nest_ssl-doctor-") as file:
+        began, written = time.perf_counter(), 0
+        while written < _MOST_WRITTEN and time.perf_counter() - began < _MOST_SECONDS:
+            file.write(block)
+            file.flush()
+            os.fsync(file.fileno())
+            written += _BLOCK
+        return written / max(time.perf_counter() - began, 1e-9)

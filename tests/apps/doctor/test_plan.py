@@ -15,7 +15,15 @@ import soxr
 
 from nest_ssl.apps.doctor import CheckResult
 from nest_ssl.apps.doctor.machine import Facts, Gpu
-from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_shared_memory, make_plan, workers_with_room
+from nest_ssl.apps.doctor.plan import (
+    RunPlan,
+    check_plan,
+    check_run_folder,
+    check_shared_memory,
+    make_plan,
+    workers_with_room,
+    write_speed,
+)
 from nest_ssl.config.command_line import CommandLine
 from nest_ssl.config.compose import load_config
 from tests.apps.doctor.machines import made_up
@@ -157,3 +165,33 @@ def test_checkpoints_are_counted_before_there_is_a_model(command: Command) -> No
     many = plan(command("exp_manager.checkpoint_callback_params.save_top_k=5"))
     assert many.checkpoint_bytes - few.checkpoint_bytes == 4 * 3 * few.weight_bytes
     assert not few.folder.exists()
+
+
+def checked(folder: Path, needed: int) -> dict[str, CheckResult]:
+    return {finding.name: finding for finding in check_run_folder(folder, needed)}
+
+
+def test_a_run_folder_that_is_not_there_yet_is_judged_by_what_is_above_it(tmp_path: Path) -> None:
+    found = checked(tmp_path / "a" / "b", needed=1)
+    assert found["space"].state == "ok"
+    assert found["run's disk"].state in ("ok", "warning")  # depends on the disk
+    assert found["run's disk"].found.endswith(f"({tmp_path})")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoints_that_will_not_fit_are_a_warning(tmp_path: Path) -> None:
+    finding = checked(tmp_path, needed=10**18)["space"]
+    assert finding.state == "warning"
+    assert "save_top_k" in finding.advice
+
+
+def test_the_speed_of_writing_is_measured_and_nothing_remains(tmp_path: Path) -> None:
+    assert write_speed(tmp_path) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (finding,) = check_run_folder(tmp_path / "file", needed=1)
+    assert finding.state == "problem"
+    assert "exp_manager.exp_dir" in finding.advice
