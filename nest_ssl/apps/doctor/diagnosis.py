@@ -101,9 +101,9 @@ def diagnose(
 
 
 def _why_no_trial(plan: RunPlan, lengths: Sequence[float]) -> str:
-    if not plan.model_is_usable:
+    if not plan.can_use("model"):
         return "the model cannot be built"
-    if not plan.data_is_usable and not lengths:
+    if not plan.can_use("data") and not lengths:
         return "the data cannot be read, so no lengths are known; give lengths to try (--buckets 5,10,20)"
     return ""
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from lightning.pytorch.profilers import PassThroughProfiler
@@ -48,44 +48,28 @@ class RunPlan:
     """The run of a configuration; `problems` are the errors that would end it before its first step."""
 
     cfg: DictConfig
-    adjustments: tuple[Adjustment, ...]
+    settings: dict[str, Any]  # its `model` node
+    adjustments: list[Adjustment]
     gpu: bool
     processes: int
     folder: Path  # of the run's files
     weight_bytes: int
     checkpoint_bytes: int  # of all checkpoints together, at most
-    manifests: tuple[Manifest, ...]
-    problems: tuple[CheckResult, ...]
+    manifests: list[Manifest]
+    problems: list[CheckResult]
 
     @property
     def train_ds(self) -> dict[str, Any]:
-        node = self.cfg.model.get("train_ds")
-        return OmegaConf.to_container(node) if node else {}  # type: ignore[return-value]
+        return self.settings.get("train_ds") or {}
 
-    @property
-    def model_is_usable(self) -> bool:
-        return not any(finding.name == "model" for finding in self.problems)
-
-    @property
-    def data_is_usable(self) -> bool:
-        return not any(finding.name == "data" for finding in self.problems)
+    def can_use(self, part: Literal["model", "data"]) -> bool:
+        return all(finding.name != part for finding in self.problems)
 
     def durations(self) -> np.ndarray:
         """Return the seconds of every utterance of the training data whose manifest gives a duration."""
         least = self.train_ds.get("min_audio_len_secs") or 1.0
         known = [manifest.durations[~np.isnan(manifest.durations)] for manifest in self.manifests]
         return np.maximum(np.concatenate([*known, np.empty(0)]), least)
-
-    def files(self) -> list[str]:
-        """Return some audio files from all parts of the manifests; none if the audio is in tar files."""
-        if self.train_ds.get("is_tarred"):
-            return []
-        names = []
-        for manifest in self.manifests:
-            for index in np.linspace(0, len(manifest) - 1, num=min(_MOST_FILES, len(manifest)), dtype=int):
-                file = manifest[int(index)].audio_file
-                names.extend([file] if isinstance(file, str) else file)
-        return list(dict.fromkeys(names))
 
 
 def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
@@ -117,14 +101,15 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
     gpu = bool(facts.gpus) and str(OmegaConf.select(cfg, "trainer.accelerator") or "auto") != "cpu"
     return RunPlan(
         cfg=cfg,
-        adjustments=tuple(adjustments),
+        settings=settings,
+        adjustments=adjustments,
         gpu=gpu,
         processes=device_count(OmegaConf.select(cfg, "trainer.devices"), len(facts.gpus) if gpu else 1),
         folder=folder.absolute(),
         weight_bytes=weights,
         checkpoint_bytes=_checkpoint_bytes(weights, checkpoints),
-        manifests=tuple(manifests_in(data.train_loader.dataset)) if data.train_loader else (),
-        problems=tuple(problems),
+        manifests=manifests_in(data.train_loader.dataset) if data.train_loader else [],
+        problems=problems,
     )
 
 
@@ -155,7 +140,7 @@ def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
 def check_plan(plan: RunPlan, facts: Facts) -> list[CheckResult]:
     """Return what a run would adjust or refuse, and settings that are slow or risky on this machine."""
     adjusted = [CheckResult("adjusted", "note", line) for line in describe(plan.adjustments)]
-    checks = (_check_data, _check_bandwidth, _check_workers, check_shared_memory, _check_strategy)
+    checks = (_check_data, _check_bandwidth, _check_processes, check_shared_memory)
     return [*plan.problems, *adjusted, *(finding for check in checks for finding in check(plan, facts))]
 
 
@@ -165,7 +150,13 @@ def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
         return
     lengths = f"{durations.min():.3g} to {durations.max():.3g} s, median {np.median(durations):.3g} s"
     yield CheckResult("data", "ok", f"{len(durations):,} utterances, {durations.sum() / 3600:.3g} hours: {lengths}")
-    files = plan.files()
+    if plan.train_ds.get("is_tarred"):
+        return
+    files = []
+    for manifest in plan.manifests:
+        for index in np.linspace(0, len(manifest) - 1, num=min(_MOST_FILES, len(manifest)), dtype=int):
+            file = manifest[int(index)].audio_file
+            files.extend([file] if isinstance(file, str) else file)
     missing = [name for name in files if not Path(name).is_file()]
     if missing:
         state: State = "problem" if len(missing) == len(files) else "warning"
@@ -185,12 +176,15 @@ def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
         yield CheckResult("bandwidth", "warning", found, advice)
 
 
-def _check_workers(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
+def _check_processes(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     workers = plan.train_ds.get("num_workers") or 0
     if workers > facts.usable_cores:
         found = f"model.train_ds.num_workers={workers} on {facts.usable_cores:g} cores"
         advice = f"More processes than cores: model.train_ds.num_workers={max(1, int(facts.usable_cores) - 1)} at most"
         yield CheckResult("workers", "warning", found, advice)
+    if facts.system == "Windows" and plan.processes > 1 and OmegaConf.select(plan.cfg, "trainer.strategy") == FSDP:
+        found = "trainer.strategy=fsdp needs NCCL, which Windows does not have"
+        yield CheckResult("strategy", "problem", found, "trainer.strategy=auto")
 
 
 def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator[CheckResult]:
@@ -224,13 +218,6 @@ def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
     batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * sample_rate_of(data)
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
-
-
-def _check_strategy(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
-    strategy = OmegaConf.select(plan.cfg, "trainer.strategy")
-    if facts.system == "Windows" and plan.processes > 1 and strategy == FSDP:
-        found = "trainer.strategy=fsdp needs NCCL, which Windows does not have"
-        yield CheckResult("strategy", "problem", found, "trainer.strategy=auto")
 
 
 def check_run_folder(folder: Path, needed: int) -> Iterator[CheckResult]:

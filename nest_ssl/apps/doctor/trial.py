@@ -101,12 +101,11 @@ class _TrialRun:
     def __init__(self, plan: RunPlan, facts: Facts, seconds: float, progress: Progress) -> None:
         self.plan, self.facts, self.seconds, self._progress = plan, facts, seconds, progress
         self.began = time.monotonic()
-        self.settings: dict[str, Any] = OmegaConf.to_container(plan.cfg.model)  # type: ignore[assignment]
         self.free = _free_memory(plan)
         self.report = TrialReport(
             memory=int(_USED * self.free),
             device="cuda" if plan.gpu else "cpu",
-            numerics=self.settings.get("numerics") or "exact",
+            numerics=self.plan.settings.get("numerics") or "exact",
             precision=_precision(plan),
         )
 
@@ -115,13 +114,13 @@ class _TrialRun:
         tops = bucket_tops(plan.durations(), lengths, plan.train_ds.get("max_duration"))
         watched = report.memory if plan.gpu else int(_WATCHED * self.free)
         try:
-            with TrialProcess(self.settings, report.device, watched, self.at(_STEPS)) as process:
+            with TrialProcess(self.plan.settings, report.device, watched, self.at(_STEPS)) as process:
                 self.measure_steps(process, tops)
         except StartError as error:
             self.find("problem", str(error))
         except TrialError as error:
             self.find("warning", f"a step failed: {error}")
-        if plan.data_is_usable and report.buckets:
+        if plan.can_use("data") and report.buckets:
             self.measure_loading()
         return report
 
@@ -204,7 +203,7 @@ class _TrialRun:
 
         def measure(workers: int) -> Loading:
             self.progress(f"loading with {workers} workers")
-            loader = load_train(self.settings, **batch, num_workers=workers, persistent_workers=False)
+            loader = load_train(self.plan.settings, **batch, num_workers=workers, persistent_workers=False)
             return time_loader(loader, workers, _LOADER_SECONDS)
 
         cores = int(self.facts.usable_cores) // plan.processes
