@@ -54,10 +54,8 @@ class Diagnosis:
         """Return the command that trains this configuration with the recommended values."""
         chosen = self.trial.overrides if self.trial else []
         keys = {override.partition("=")[0] for override in chosen}
-        folder = self.command.config_dir
-        option = [] if folder == preset_folder().resolve() else ["--config-path", str(folder)]
-        own = [word for word in self.command.overrides if word.lstrip("+").partition("=")[0] not in keys]
-        return as_typed(["nest-ssl train", *option, "--config-name", self.command.config_name, *own, *chosen])
+        own = [word for word in _train_words(self.command) if word.lstrip("+").partition("=")[0] not in keys]
+        return as_typed([*own, *chosen])
 
     def as_dict(self) -> dict[str, Any]:
         """Return the results for `--json`; sizes in bytes, times in seconds."""
@@ -93,11 +91,18 @@ def diagnose(
     with quiet_libraries(logging.CRITICAL):
         facts = Facts()
         machine = [*check_machine(facts), check_codecs()]
-        plan = make_plan(cfg, facts)
+        plan = make_plan(cfg, facts, _train_words(command))
         configuration = [*check_plan(plan, facts), *check_run_folder(plan.folder, plan.checkpoint_bytes)]
         reason = _why_no_trial(plan, lengths) if trial else "switched off (--no-trial)"
         report = None if reason else run_trial(plan, facts, 60 * minutes, lengths, progress)
     return Diagnosis(command, facts, machine, configuration, report, reason)
+
+
+def _train_words(command: CommandLine) -> list[str]:
+    """Return the words of the command that trains this configuration."""
+    folder = command.config_dir
+    option = [] if folder == preset_folder().resolve() else ["--config-path", str(folder)]
+    return ["nest-ssl train", *option, "--config-name", command.config_name, *command.overrides]
 
 
 def _why_no_trial(plan: RunPlan, lengths: Sequence[float]) -> str:

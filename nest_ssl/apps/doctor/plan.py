@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from nest_ssl.data.inspection.bandwidth import estimate_narrow_band
 from nest_ssl.data.manifest import Manifest, manifests_in
 from nest_ssl.errors import ConfigError, NestError
 from nest_ssl.model.size import check_size, part_bytes
-from nest_ssl.training.checks import check_model
+from nest_ssl.training.checks import CONFIGURATION_CHECKS, check_model
 from nest_ssl.training.datamodule import NestDataModule
 from nest_ssl.training.experiment import DEFAULT_FOLDER, plan_experiment
 from nest_ssl.training.trainer import build_trainer
@@ -45,7 +45,7 @@ _SLOW_TO_WRITE = 50e6  # bytes per second: a checkpoint of Large then takes half
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The run of a configuration; `problems` are the errors that would end it before its first step."""
+    """The run of a configuration: `problems` would end it before its first step, `warnings` are its own."""
 
     cfg: DictConfig
     settings: dict[str, Any]  # its `model` node
@@ -57,6 +57,7 @@ class RunPlan:
     checkpoint_bytes: int  # of all checkpoints together, at most
     manifests: list[Manifest]
     problems: list[CheckResult]
+    warnings: list[str]
 
     @property
     def train_ds(self) -> dict[str, Any]:
@@ -72,8 +73,8 @@ class RunPlan:
         return np.maximum(np.concatenate([*known, np.empty(0)]), least)
 
 
-def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
-    """Do what a run does before its first step, except slow parts and writing."""
+def make_plan(cfg: DictConfig, facts: Facts, command: Sequence[str] = ("nest-ssl train",)) -> RunPlan:
+    """Do what a run of this command does before its first step, except slow parts and writing."""
     adjustments = adjust(cfg, facts.machine)
     apply(cfg, adjustments)
     settings: dict[str, Any] = OmegaConf.to_container(cfg.model)  # type: ignore[assignment]
@@ -89,13 +90,17 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         check_size(settings, facts.memory, "this machine has")
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
-        list(check_model(cfg, ()))
+        list(check_model(cfg, command))
     data = NestDataModule(settings, settings.get("numerics") or "exact")
     with _noted(problems, "data"):
         data.setup("fit")
     if data.train_loader is None:  # so the validation data was not opened
         with _noted(problems, "data"):
             data.setup("validate")
+    warnings: list[str] = []
+    for check in CONFIGURATION_CHECKS:
+        with _noted(problems, "run"):
+            warnings.extend(check(cfg, command))
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)
     gpu = bool(facts.gpus) and str(OmegaConf.select(cfg, "trainer.accelerator") or "auto") != "cpu"
@@ -110,6 +115,7 @@ def make_plan(cfg: DictConfig, facts: Facts) -> RunPlan:
         checkpoint_bytes=_checkpoint_bytes(weights, checkpoints),
         manifests=manifests_in(data.train_loader.dataset) if data.train_loader else [],
         problems=problems,
+        warnings=warnings,
     )
 
 
@@ -123,12 +129,15 @@ def load_train(settings: Mapping[str, Any], **changes: Any) -> DataLoader[Any]:
 
 @contextlib.contextmanager
 def _noted(problems: list[CheckResult], name: str) -> Iterator[None]:
-    """Turn an error of the block into a finding with the same message."""
+    """Turn an error of the block into a finding with the same message, unless there is one already."""
     try:
         yield
     except NestError as error:
+        if any(problem.found == str(error) for problem in problems):
+            return
         advice = "nest-ssl data make-dummy makes this corpus, or give your own: model.train_ds.manifest_filepath=..."
-        problems.append(CheckResult(name, "problem", str(error), advice if _DUMMY in str(error) else ""))
+        missing_dummy = name == "data" and _DUMMY in str(error)
+        problems.append(CheckResult(name, "problem", str(error), advice if missing_dummy else ""))
 
 
 def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
@@ -140,8 +149,9 @@ def _checkpoint_bytes(weights: int, checkpoints: CheckpointSettings) -> int:
 def check_plan(plan: RunPlan, facts: Facts) -> list[CheckResult]:
     """Return what a run would adjust or refuse, and settings that are slow or risky on this machine."""
     adjusted = [CheckResult("adjusted", "note", line) for line in describe(plan.adjustments)]
+    warnings = [CheckResult("run", "warning", line) for line in plan.warnings]
     checks = (_check_data, _check_bandwidth, _check_processes, check_shared_memory)
-    return [*plan.problems, *adjusted, *(finding for check in checks for finding in check(plan, facts))]
+    return [*plan.problems, *adjusted, *warnings, *(finding for check in checks for finding in check(plan, facts))]
 
 
 def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:

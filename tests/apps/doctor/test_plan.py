@@ -72,10 +72,28 @@ def test_telephone_speech_is_a_warning(command: Command, tmp_path: Path) -> None
 
 
 def test_a_manifest_that_is_missing_is_the_runs_error(command: Command) -> None:
-    made = plan(command("model.train_ds.manifest_filepath=nowhere.json"))
+    without_validation = "model.validation_ds.manifest_filepath=null"
+    made = plan(command("model.train_ds.manifest_filepath=nowhere.json", without_validation))
     (problem,) = made.problems
     assert (problem.name, problem.state) == ("data", "problem")
     assert problem.found.startswith("model.train_ds.manifest_filepath: 'nowhere.json': no such file")
+
+
+def test_generated_validation_data_beside_ones_own_speech_is_the_runs_error(command: Command, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", np.zeros(32000), 16000)
+    (tmp_path / "own.json").write_text(2 * (json.dumps({"audio_filepath": "a.wav", "duration": 2.0}) + "\n"))
+    own = f"model.train_ds.manifest_filepath={tmp_path}/own.json"
+    made = make_plan(load_config(command(own)), LAPTOP, ["nest-ssl train", own])
+    (problem,) = made.problems
+    assert (problem.name, made.can_use("data")) == ("run", True)
+    assert "is generated sounds" in problem.found
+    assert "nest-ssl train" in problem.found
+
+
+def test_warnings_of_the_run_are_told(command: Command) -> None:
+    (warning,) = named(findings(command("model.validation_ds.manifest_filepath=null")), "run")
+    assert warning.state == "warning"
+    assert "leaves no validation" in warning.found
 
 
 def test_the_dummy_corpus_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command) -> None:
