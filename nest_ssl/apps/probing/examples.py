@@ -25,8 +25,8 @@ class Example:
     group: str
 
 
-def load_examples(manifest: str, label: str, group_by: str | None) -> list[Example]:
-    """Read the lines of a manifest; without `group_by`, the lines of one audio file are a group."""
+def draw_examples(manifest: str, label: str, group_by: str | None, limit: int, seed: int) -> list[Example]:
+    """Return the lines of a manifest, at most so many, drawn at random; by default an audio file is a group."""
     examples = []
     for entry, fields in labelled_entries(manifest):
         for field in (label, group_by):
@@ -35,11 +35,6 @@ def load_examples(manifest: str, label: str, group_by: str | None) -> list[Examp
                 raise ManifestError(f"{entry.line}: has no field {field!r} that is a word or a number{hint}")
         group = str(entry.audio_file if group_by is None else fields[group_by])
         examples.append(Example(entry, str(fields[label]), group))
-    return examples
-
-
-def sampled(examples: list[Example], limit: int, seed: int) -> list[Example]:
-    """Return at most so many examples, drawn at random."""
     return examples if len(examples) <= limit else random.Random(seed).sample(examples, limit)
 
 

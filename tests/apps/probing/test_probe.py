@@ -13,8 +13,8 @@ import torch
 
 from nest_ssl.apps.features import Encoder
 from nest_ssl.apps.probing import ProbeRequest, probe
-from nest_ssl.apps.probing.classifier import fit_and_try
 from nest_ssl.apps.probing.examples import Example, folds, split
+from nest_ssl.apps.probing.probe import fit_and_try
 from nest_ssl.data.manifest import ManifestEntry
 from nest_ssl.errors import ManifestError
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from nest_ssl.apps.probing.report import Report
-from nest_ssl.apps.probing.statistics import Estimate, accuracy, difference
+from nest_ssl.apps.probing.report import Estimate, Report, accuracy, difference
 
 
 @pytest.mark.parametrize(("hits", "count"), [(0, 10), (7, 10), (10, 10), (123, 400)])
