@@ -14,7 +14,7 @@ from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.labels import Table
 from nest_ssl.apps.datatools.stats import describe
 from nest_ssl.apps.datatools.tar_writer import pack
-from nest_ssl.apps.features.layers import Layers
+from nest_ssl.apps.features.encoder import Layers
 from nest_ssl.data.tarred.members import check_shard
 from nest_ssl.errors import NestError
 from nest_ssl.regular_file import check_regular, is_windows_device, open_regular, why_not_regular

@@ -51,6 +51,7 @@ def features(
 
     def run() -> int:
         import json
+        from dataclasses import asdict
 
         from nest_ssl.apps.features.extract import ExtractionRequest, extract
         from nest_ssl.cli.terminal import AudioBar, show
@@ -79,7 +80,7 @@ def features(
         for reason in summary.skipped:
             say(f"skipped: {reason}", error=True)
         if as_json:
-            print(json.dumps(summary.as_dict(), indent=2))
+            print(json.dumps(asdict(summary), indent=2))
         else:
             counts = f"wrote {summary.written:,}, kept {summary.kept:,}, skipped {len(summary.skipped):,}"
             show([f"{counts}; {summary.seconds:.1f} s of audio, {rate:.0f} audio s/s", f"index: {summary.index}"])

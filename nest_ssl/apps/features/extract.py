@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
 
-from nest_ssl.apps.features.encoder import Encoder
-from nest_ssl.apps.features.layers import Layers
+from nest_ssl.apps.features.encoder import Encoder, Layers
 from nest_ssl.apps.features.store import INDEX, Dtype, Format, Store, file_fingerprint
 from nest_ssl.apps.features.utterances import (
     NamedUtterance,
@@ -27,13 +26,14 @@ from nest_ssl.apps.features.utterances import (
 from nest_ssl.checkpoint import pretrained_file
 from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import ChannelSelector
-from nest_ssl.data.manifest import ManifestEntry, Seconds
+from nest_ssl.data.manifest import Seconds
 from nest_ssl.errors import AudioError
 from nest_ssl.folder_lock import lock_folder
 
 Pooling = Literal["none", "mean"]
 Batch = list[NamedUtterance]
 Waveforms = list[tuple[NamedUtterance, Tensor]]
+Audio = tuple[Waveforms, list[AudioError]]
 Progress = Callable[[Seconds, Seconds, str], None]  # seconds done, seconds in all, text to show
 
 
@@ -67,72 +67,56 @@ class Summary:
     took: Seconds = 0.0  # to read, encode and write that
     skipped: list[str] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def extract(request: ExtractionRequest, progress: Progress) -> Summary:
     """Write the features of every utterance that has none yet, and the index of all utterances."""
     with lock_folder(request.output, "wait for its end, or give a new folder with --output"):
-        return _extract(request, progress)
-
-
-def _extract(request: ExtractionRequest, progress: Progress) -> Summary:
-    model = pretrained_file(request.model)
-    entries = list_entries(request.inputs)
-    encoder = Encoder.load(model, request.numerics, request.device)
-    layers = _layers(request, encoder)
-    store = Store(request.output, request.format, request.dtype)
-    root = store.root(shared_folder(entries))
-    store.open({"root": root, **_settings(request, layers, file_fingerprint(model))})
-    run = _Run(request, encoder, layers, store)
-    utterances = run.measured(entries, root)
-    run.encode(run.batches(utterances), progress)
-    store.write_index(run.index_lines(utterances))
-    return run.summary
-
-
-def _layers(request: ExtractionRequest, encoder: Encoder) -> Layers:
-    last = encoder.last_layer
-    layers = Layers.parse(request.layers, last) if request.mix is None else Layers.mix(request.mix, last)
-    encoder.check_layers(layers.numbers)
-    return layers
-
-
-def _settings(request: ExtractionRequest, layers: Layers, fingerprint: str) -> dict[str, Any]:
-    """Return everything that the features of an utterance depend on."""
-    return {
-        "model": fingerprint,
-        "layers": list(layers.numbers),
-        "mix": None if layers.weights is None else list(layers.weights),
-        "pool": request.pool,
-        "dtype": request.dtype,
-        "format": request.format,
-        "numerics": request.numerics,
-        "channel_selector": request.channel_selector,
-    }
+        run = _Run(request)
+        utterances = run.utterances()
+        run.encode(run.batches(utterances), progress)
+        run.store.write_index(run.index_lines(utterances))
+        return run.summary
 
 
 class _Run:
     """The state of one extraction."""
 
-    def __init__(self, request: ExtractionRequest, encoder: Encoder, layers: Layers, store: Store) -> None:
+    def __init__(self, request: ExtractionRequest) -> None:
+        model = pretrained_file(request.model)
         self.request = request
-        self.encoder = encoder
-        self.layers = layers
-        self.store = store
-        self.summary = Summary(index=str(store.folder / INDEX))
+        self.entries = list_entries(request.inputs)
+        self.encoder = Encoder.load(model, request.numerics, request.device)
+        last = self.encoder.last_layer
+        self.layers = Layers.parse(request.layers, last) if request.mix is None else Layers.mix(request.mix, last)
+        self.encoder.check_layers(self.layers.numbers)
+        self.store = Store(request.output, request.format, request.dtype)
+        self.root = self.store.root(shared_folder(self.entries))
+        self.store.open({"root": self.root, **self._settings(file_fingerprint(model))})
+        self.summary = Summary(index=str(self.store.folder / INDEX))
         self._shapes: dict[str, tuple[int, ...]] = {}  # by name, of the features on the disk
 
-    def measured(self, entries: Sequence[ManifestEntry], root: str) -> list[NamedUtterance]:
-        """Return the entries whose audio can be opened, in their order."""
-        utterances = []
-        for name, entry in zip(unique_names(entries, root), entries, strict=True):
+    def _settings(self, model: str) -> dict[str, Any]:
+        """Return everything that the features of an utterance depend on."""
+        return {
+            "model": model,
+            "layers": list(self.layers.numbers),
+            "mix": None if self.layers.weights is None else list(self.layers.weights),
+            "pool": self.request.pool,
+            "dtype": self.request.dtype,
+            "format": self.request.format,
+            "numerics": self.request.numerics,
+            "channel_selector": self.request.channel_selector,
+        }
+
+    def utterances(self) -> list[NamedUtterance]:
+        """Return the utterances whose audio can be opened, in the order of the inputs."""
+        found = []
+        for name, entry in zip(unique_names(self.entries, self.root), self.entries, strict=True):
             try:
-                utterances.append(NamedUtterance(name, entry, measure(entry)))
+                found.append(NamedUtterance(name, entry, measure(entry)))
             except AudioError as error:
                 self._skip(error)
-        return utterances
+        return found
 
     def batches(self, utterances: Sequence[NamedUtterance]) -> list[Batch]:
         """Return batches of the utterances that no earlier run finished, equal ones only once.
@@ -152,7 +136,9 @@ class _Run:
         waiting = [batch for batch in batches if not self._keep(batch)]
         total = sum(utterance.seconds for batch in waiting for utterance in batch)
         started = time.monotonic()
-        for batch, waveforms in self._read_ahead(waiting):
+        for batch, (waveforms, errors) in self._read_ahead(waiting):
+            for error in errors:
+                self._skip(error)
             self._write(waveforms)
             self.summary.seconds += sum(utterance.seconds for utterance in batch)
             self.summary.took = time.monotonic() - started
@@ -178,32 +164,26 @@ class _Run:
         self.summary.kept += len(batch)
         return True
 
-    def _read_ahead(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Waveforms]]:
+    def _read_ahead(self, batches: Sequence[Batch]) -> Iterator[tuple[Batch, Audio]]:
         """Yield each batch with its audio, which is read while the batch before is encoded."""
         with ThreadPoolExecutor(1) as reader:
             coming = None
             for batch, following in zip_longest(batches, batches[1:]):
                 audio = (coming or reader.submit(self._read, batch)).result()
                 coming = None if following is None else reader.submit(self._read, following)
-                yield batch, self._usable(audio)
+                yield batch, audio
 
-    def _read(self, batch: Batch) -> list[tuple[NamedUtterance, Tensor | AudioError]]:
+    def _read(self, batch: Batch) -> Audio:
         """Read the audio of a batch. It runs in a thread, so errors are returned and counted by the caller."""
-        audio: list[tuple[NamedUtterance, Tensor | AudioError]] = []
+        waveforms, errors = [], []
         for utterance in batch:
             try:
                 waveform = read(utterance.entry, self.encoder.sample_rate, self.request.channel_selector)
                 self.encoder.refuse_short(waveform, f"{utterance.entry.audio_file} ({utterance.entry.line})")
-                audio.append((utterance, waveform))
+                waveforms.append((utterance, waveform))
             except AudioError as error:
-                audio.append((utterance, error))
-        return audio
-
-    def _usable(self, audio: list[tuple[NamedUtterance, Tensor | AudioError]]) -> Waveforms:
-        for _, error in audio:
-            if isinstance(error, AudioError):
-                self._skip(error)
-        return [(utterance, waveform) for utterance, waveform in audio if isinstance(waveform, Tensor)]
+                errors.append(error)
+        return waveforms, errors
 
     def _skip(self, error: AudioError) -> None:
         if self.request.stop_at_bad_audio:

@@ -1,4 +1,4 @@
-"""The encoder at rest: every layer, nothing random, and neighbours that do not matter to `fast`."""
+"""Every layer and how layers are asked for; nothing random; with `fast`, other utterances of a batch do not matter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nest_ssl.apps.features import Encoder
-from nest_ssl.errors import AudioError
+from nest_ssl.apps.features.encoder import Layers
+from nest_ssl.errors import AudioError, NestError
 
 WAVEFORMS = [0.1 * torch.randn(samples, generator=torch.Generator().manual_seed(samples)) for samples in (16000, 9000)]
 
@@ -62,3 +63,41 @@ def test_random_weights_come_from_their_seed_and_disturb_nobody(model_file: Path
 def test_audio_without_a_frame_is_refused(model_file: Path) -> None:
     with pytest.raises(AudioError, match="100 samples are too few"):
         Encoder.load(model_file, device="cpu").encode([torch.zeros(100)], [0])
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"), [("last", (4,)), ("all", (0, 1, 2, 3, 4)), ("3,0", (3, 0)), ("-1,-5", (4, 0))]
+)
+def test_layers_by_name_and_number(text: str, numbers: tuple[int, ...]) -> None:
+    assert Layers.parse(text, last=4).numbers == numbers
+
+
+@pytest.mark.parametrize(("text", "message"), [("5", "no layer 5"), ("-6", "no layer -6"), ("first", "expected last")])
+def test_other_layers_are_refused(text: str, message: str) -> None:
+    with pytest.raises(NestError, match=message):
+        Layers.parse(text, last=4)
+
+
+def test_a_mix_is_the_sum_with_the_weights_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "weights.json").write_text("[1, 0, -0.5]")
+    layers = [torch.randn(7, 3) for _ in range(3)]
+    for text in ("1,0,-0.5", str(tmp_path / "weights.json")):
+        mixed = Layers.mix(text, last=2).combined(layers)
+        torch.testing.assert_close(mixed, layers[0] - 0.5 * layers[2])
+
+
+def test_many_weights_in_full_are_numbers_and_no_name_of_a_file() -> None:
+    weights = [1 / 17 + number / 1e9 for number in range(18)]
+    assert Layers.mix(",".join(map(repr, weights)), last=17).weights == tuple(weights)
+
+
+@pytest.mark.parametrize("text", ["1,2", "1,2,x", "1,2,nan", "", "x" * 300])
+def test_a_mix_has_a_weight_for_each_layer(text: str) -> None:
+    with pytest.raises(NestError, match="--mix"):
+        Layers.mix(text, last=2)
+
+
+def test_several_layers_are_stacked() -> None:
+    layers = [torch.randn(7, 3) for _ in range(2)]
+    assert Layers((0, 1)).combined(layers).shape == (2, 7, 3)
+    assert Layers((1,)).combined(layers[:1]).shape == (7, 3)
