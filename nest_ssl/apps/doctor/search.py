@@ -109,7 +109,7 @@ def _most_that_fit(outcomes: Sequence[Outcome]) -> int:
     return max((one.trial.batch_size for one in outcomes if one.fits), default=0)
 
 
-def bucket_tops(durations: np.ndarray, wanted: Sequence[float], longest: float | None) -> list[float]:
+def clip_lengths(durations: np.ndarray, wanted: Sequence[float], longest: float | None) -> list[float]:
     """Return the lengths to try: `wanted` and the longest of the data, or the longest in each of four buckets."""
     if wanted:
         longest_of_data = round(float(durations.max(initial=0)), 2)  # needs the most memory

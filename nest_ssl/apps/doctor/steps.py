@@ -27,7 +27,6 @@ from nest_ssl.training.optim import build_optimizer, clip_or_drop, parameter_gro
 
 _FEWEST, _SECONDS = 2, 0.5  # steps and time of one measurement
 _LONG = 4.0  # seconds: a step that takes this long is measured once
-_SECONDS_TO_END = 5.0  # before the process is killed
 _HALF = {"16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -190,11 +189,8 @@ class TrialProcess:
             self._connection.close()
             self._connection = None
         if self._process is not None:
-            self._process.terminate()
-            self._process.join(_SECONDS_TO_END)
-            if self._process.is_alive():
-                self._process.kill()
-                self._process.join()
+            self._process.kill()  # it writes no files
+            self._process.join()
             self._process = None
 
     def _start(self) -> None:

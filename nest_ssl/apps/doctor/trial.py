@@ -27,7 +27,7 @@ from nest_ssl.apps.doctor.recommend import (
     typical,
     workers_advice,
 )
-from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops
+from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, clip_lengths
 from nest_ssl.apps.doctor.steps import Outcome, StartError, TrialError, TrialProcess
 from nest_ssl.errors import NestError
 from nest_ssl.memory import available_memory
@@ -111,11 +111,11 @@ class _TrialRun:
 
     def run(self, lengths: Sequence[float]) -> TrialReport:
         plan, report = self.plan, self.report
-        tops = bucket_tops(plan.durations(), lengths, plan.train_ds.get("max_duration"))
+        lengths = clip_lengths(plan.durations(), lengths, plan.train_ds.get("max_duration"))
         watched = report.memory if plan.gpu else int(_WATCHED * self.free)
         try:
             with TrialProcess(self.plan.settings, report.device, watched, self.at(_STEPS)) as process:
-                self.measure_steps(process, tops)
+                self.measure_steps(process, lengths)
         except StartError as error:
             self.find("problem", str(error))
         except TrialError as error:
@@ -136,17 +136,17 @@ class _TrialRun:
     def find(self, state: State, found: str, advice: str = "") -> None:
         self.report.findings.append(CheckResult("trial", state, found, advice))
 
-    def measure_steps(self, process: TrialProcess, tops: Sequence[float]) -> None:
+    def measure_steps(self, process: TrialProcess, lengths: Sequence[float]) -> None:
         """Search what fits and what is fast, recommend a batch, and measure it with the longest clips."""
         self.progress("building the model")
         report = self.report
         measure, ends = process.measure, lambda: self.left_until(_SEARCH)
         search = Search(measure, report.memory, self.plan.gpu, ends, self.progress, report.precision)
-        buckets = search.run(tops)
+        buckets = search.run(lengths)
         search.remaining = lambda: self.left_until(_STEPS)
-        if buckets[-1].fits(asked := self.batch_size(tops[-1])) is None:
-            search.try_once(asked, tops[-1])  # the configured batch matters most
-            buckets = search.buckets(tops)
+        if buckets[-1].fits(asked := self.batch_size(lengths[-1])) is None:
+            search.try_once(asked, lengths[-1])  # the configured batch matters most
+            buckets = search.buckets(lengths)
         report.cost = search.cost
         report.buckets = [bucket for bucket in buckets if bucket.outcomes or bucket.largest is not None]
         unknown = [f"{bucket.seconds:g} s" for bucket in buckets if bucket not in report.buckets]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, bucket_tops, fit_memory
+from nest_ssl.apps.doctor.search import Bucket, MemoryCost, Search, clip_lengths, fit_memory
 from nest_ssl.apps.doctor.steps import Outcome, OutOfTime, Trial
 
 LAW = MemoryCost(always=2e9, second=1e8, square=2e6)
@@ -106,20 +106,20 @@ def test_the_time_given_is_kept(time: float) -> None:
 
 
 def test_lengths_are_the_longest_of_buckets_of_the_data() -> None:
-    tops = bucket_tops(np.linspace(1, 20, 1000), (), 60.0)
+    tops = clip_lengths(np.linspace(1, 20, 1000), (), 60.0)
     assert tops[-1] == 20.0
     assert len(tops) == 4
 
 
 def test_lengths_without_data_keep_to_the_longest_allowed() -> None:
-    assert bucket_tops(np.empty(0), (), 12.0) == [5.0, 10.0, 12.0]
-    assert bucket_tops(np.empty(0), (), None) == [5.0, 10.0, 20.0]
-    assert bucket_tops(np.empty(0), (7.0, 3.0), 12.0) == [3.0, 7.0]
+    assert clip_lengths(np.empty(0), (), 12.0) == [5.0, 10.0, 12.0]
+    assert clip_lengths(np.empty(0), (), None) == [5.0, 10.0, 20.0]
+    assert clip_lengths(np.empty(0), (7.0, 3.0), 12.0) == [3.0, 7.0]
 
 
 def test_the_longest_of_the_data_is_among_the_lengths_asked_for() -> None:
-    assert bucket_tops(np.array([1.0, 9.5]), (3.0,), None) == [3.0, 9.5]
-    assert bucket_tops(np.array([1.0, 2.0]), (3.0,), None) == [3.0]
+    assert clip_lengths(np.array([1.0, 9.5]), (3.0,), None) == [3.0, 9.5]
+    assert clip_lengths(np.array([1.0, 2.0]), (3.0,), None) == [3.0]
 
 
 SIZES = [(1, 2.0), (1, 5.0), (1, 12.0), (2, 2.0), (2, 5.0), (4, 12.0)]
