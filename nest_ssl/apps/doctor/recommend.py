@@ -61,12 +61,11 @@ def batch_advice(
         times = math.ceil(configured / max(fits, least))
         smaller = fits if by_seconds else max(1, int(configured // times))
         tightest = min(overfull, key=lambda bucket: size(bucket, bucket.safe))
-        fail = "may not fit" if tightest.fits(clips(tightest)) is None else "do not fit"
         return Recommendation(
             (f"{_NODE}.{key}={smaller}", f"trainer.accumulate_grad_batches={accumulate * times}"),
-            f"{clips(tightest)} clips of {tightest.seconds:g} s {fail}, {tightest.safe} do; updates stay as large",
+            f"{tightest.safe} clips of {tightest.seconds:g} s fit, {clips(tightest)} may not; updates stay as large",
         )
-    if longest.fits(clips(longest)) is None:
+    if longest.largest is None and clips(longest) > longest.safe:
         no_time = f"there was no time to tell whether {clips(longest)} x {longest.seconds:g} s fits ({_MORE_TIME})"
         return Recommendation((), f"{key}={configured:g}: {no_time}")
     safe = min(size(bucket, bucket.safe) for bucket in (*known, longest))

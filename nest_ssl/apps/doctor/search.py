@@ -90,13 +90,6 @@ class Bucket:
         """Clips that fit: `largest` or, if unknown, the most that were tried."""
         return _most_that_fit(self.outcomes) if self.largest is None else self.largest
 
-    def fits(self, clips: int) -> bool | None:
-        """Return whether so many clips fit; None if it is unknown, because only larger batches failed."""
-        if clips <= self.safe:
-            return True
-        overflowed = [outcome.trial.batch_size for outcome in self.outcomes if not outcome.fits]
-        return None if self.largest is None or clips < min(overflowed, default=0) else False
-
     @property
     def useful(self) -> Outcome | None:
         """The smallest batch that is about as fast as the fastest."""

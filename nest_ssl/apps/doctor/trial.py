@@ -144,7 +144,7 @@ class _TrialRun:
         search = Search(measure, report.memory, self.plan.gpu, ends, self.progress, report.precision)
         buckets = search.run(lengths)
         search.remaining = lambda: self.left_until(_STEPS)
-        if buckets[-1].fits(asked := self.batch_size(lengths[-1])) is None:
+        if (asked := self.batch_size(lengths[-1])) > buckets[-1].safe:
             search.try_once(asked, lengths[-1])  # the configured batch matters most
             buckets = search.buckets(lengths)
         report.cost = search.cost

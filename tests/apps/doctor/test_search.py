@@ -70,8 +70,7 @@ def test_a_length_that_was_neither_measured_nor_predicted_is_unknown() -> None:
     machine = Simulated(80e9, fixed=0.0, second=1.0, time=20.0)  # enough time for two clips of 2 s
     short, *longer = machine.search(may_overflow=False)
     assert (short.largest, short.measured, short.safe) == (None, False, 2)
-    assert [short.fits(clips) for clips in (1, 2, 3)] == [True, True, None]
-    assert [(bucket.largest, bucket.outcomes, bucket.fits(1)) for bucket in longer] == [(None, (), None)] * 2
+    assert [(bucket.largest, bucket.outcomes, bucket.safe) for bucket in longer] == [(None, (), 0)] * 2
 
 
 def test_clips_of_one_length_predict_no_longer_ones() -> None:
@@ -90,12 +89,6 @@ def test_a_length_that_looked_too_large_at_first_is_tried_when_more_is_known() -
     long = machine.search(may_overflow=False, lengths=[2.0, 40.0])[-1]
     assert [outcome.trial.batch_size for outcome in long.outcomes] == [1]
     assert long.largest == pytest.approx(LAW.largest(40.0, machine.memory), abs=1)
-
-
-def test_it_is_unknown_whether_a_batch_between_the_fitting_and_the_overflowing_one_fits() -> None:
-    outcomes = [Outcome(Trial(4, 2.0), 1.0), Outcome(Trial(8, 2.0), None)]
-    bucket = Bucket(2.0, tuple(outcomes), 4, measured=True, saturated=False)
-    assert [bucket.fits(clips) for clips in (4, 6, 8, 9)] == [True, None, False, False]
 
 
 @pytest.mark.parametrize("time", [0.5, 3.0, 20.0])
