@@ -243,7 +243,5 @@ def serve(connection: Connection, settings: Mapping[str, Any], device: str, memo
             connection.send(steps.measure(connection.recv()))
     except (EOFError, ConnectionError):
         return
-    except NestError as error:
-        connection.send(str(error))
     except Exception as error:
-        connection.send(f"{type(error).__name__}: {one_line(error)}")
+        connection.send(str(error) if isinstance(error, NestError) else f"{type(error).__name__}: {one_line(error)}")

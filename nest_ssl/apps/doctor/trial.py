@@ -105,45 +105,51 @@ class _TrialRun:
         self.report = TrialReport(
             memory=int(_USED * self.free),
             device="cuda" if plan.gpu else "cpu",
-            numerics=self.plan.settings.get("numerics") or "exact",
+            numerics=plan.settings.get("numerics") or "exact",
             precision=_precision(plan),
         )
 
     def run(self, lengths: Sequence[float]) -> TrialReport:
         plan, report = self.plan, self.report
+        self.progress("building the model")
         lengths = clip_lengths(plan.durations(), lengths, plan.train_ds.get("max_duration"))
         watched = report.memory if plan.gpu else int(_WATCHED * self.free)
         try:
-            with TrialProcess(self.plan.settings, report.device, watched, self.at(_STEPS)) as process:
+            with TrialProcess(plan.settings, report.device, watched, self.deadline(_STEPS)) as process:
                 self.measure_steps(process, lengths)
         except StartError as error:
-            self.find("problem", str(error))
+            self.add_finding("problem", str(error))
         except TrialError as error:
-            self.find("warning", f"a step failed: {error}")
+            self.add_finding("warning", f"a step failed: {error}")
         if plan.can_use("data") and report.buckets:
             self.measure_loading()
         return report
 
-    def at(self, share: float) -> float:
+    def deadline(self, share: float) -> float:
         return self.began + share * self.seconds
 
-    def left_until(self, share: float) -> float:
-        return self.at(share) - time.monotonic()
+    def remaining(self, share: float) -> float:
+        return self.deadline(share) - time.monotonic()
 
     def progress(self, text: str) -> None:
         self._progress(min(1.0, (time.monotonic() - self.began) / self.seconds), text)
 
-    def find(self, state: State, found: str, advice: str = "") -> None:
+    def add_finding(self, state: State, found: str, advice: str = "") -> None:
         self.report.findings.append(CheckResult("trial", state, found, advice))
 
     def measure_steps(self, process: TrialProcess, lengths: Sequence[float]) -> None:
         """Search what fits and what is fast, recommend a batch, and measure it with the longest clips."""
-        self.progress("building the model")
         report = self.report
-        measure, ends = process.measure, lambda: self.left_until(_SEARCH)
-        search = Search(measure, report.memory, self.plan.gpu, ends, self.progress, report.precision)
+        search = Search(
+            measure=process.measure,
+            memory=report.memory,
+            may_overflow=self.plan.gpu,
+            remaining=lambda: self.remaining(_SEARCH),
+            progress=self.progress,
+            precision=report.precision,
+        )
         buckets = search.run(lengths)
-        search.remaining = lambda: self.left_until(_STEPS)
+        search.remaining = lambda: self.remaining(_STEPS)
         if (asked := self.batch_size(lengths[-1])) > buckets[-1].safe:
             search.try_once(asked, lengths[-1])  # the configured batch matters most
             buckets = search.buckets(lengths)
@@ -151,20 +157,21 @@ class _TrialRun:
         report.buckets = [bucket for bucket in buckets if bucket.outcomes or bucket.largest is not None]
         unknown = [f"{bucket.seconds:g} s" for bucket in buckets if bucket not in report.buckets]
         if unknown:
-            found = (
-                f"no time for clips of {', '.join(unknown)}" if report.buckets else "the time was over before a step"
-            )
-            self.find("warning", found, f"Give it more: --minutes {_MUCH_MORE * self.seconds / 60:g}")
+            no_time = f"no time for clips of {', '.join(unknown)}"
+            found = no_time if report.buckets else "the time was over before a step"
+            self.add_finding("warning", found, f"Give it more: --minutes {_MUCH_MORE * self.seconds / 60:g}")
         fitting = list(itertools.takewhile(lambda bucket: bucket.largest != 0, buckets))
         advice = self.advise_batch(fitting)
         if advice is None:
             if any(bucket.outcomes for bucket in report.buckets):
-                self.find("problem", "not even one clip fits into memory", "Try +size=small")
+                self.add_finding("problem", "not even one clip fits into memory", "Try +size=small")
             return
         report.advice.append(advice)
         if len(fitting) < len(buckets):
             found = f"clips of {buckets[len(fitting)].seconds:g} s do not fit into memory, even one by one"
-            self.find("warning", found, f"model.train_ds.max_duration={fitting[-1].seconds:g}, or a smaller size")
+            self.add_finding(
+                "warning", found, f"model.train_ds.max_duration={fitting[-1].seconds:g}, or a smaller size"
+            )
         longest = fitting[-1].seconds
         report.verified = search.try_once(self.batch_size(longest), longest)
         if report.verified is not None and not report.verified.fits:  # the prediction was wrong
@@ -203,14 +210,14 @@ class _TrialRun:
 
         def measure(workers: int) -> Loading:
             self.progress(f"loading with {workers} workers")
-            loader = load_train(self.plan.settings, **batch, num_workers=workers, persistent_workers=False)
+            loader = load_train(plan.settings, **batch, num_workers=workers, persistent_workers=False)
             return time_loader(loader, workers, _LOADER_SECONDS)
 
         cores = int(self.facts.usable_cores) // plan.processes
         most = max(1, min(8, cores - 1)) if plan.gpu else max(1, cores // 4)
         room = workers_with_room(plan, self.facts, most, **batch)
         try:
-            report.workers = choose_workers(measure, step, most=room, remaining=lambda: self.left_until(1.0))
+            report.workers = choose_workers(measure, step, most=room, remaining=lambda: self.remaining(1.0))
         except NestError as error:
             report.findings.append(CheckResult("data", "warning", str(error).strip().splitlines()[-1]))
             return
