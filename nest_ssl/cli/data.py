@@ -40,10 +40,6 @@ def check(
         typer.Option(min=0, metavar="HZ", help="report a lower bandwidth as a problem (default: only mention it)"),
     ] = None,
     channel_selector: Channel = None,
-    tolerance: Annotated[
-        float,
-        typer.Option(min=0, metavar="SECONDS", help="allowed difference between a file's length and its duration"),
-    ] = 0.1,
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help="kind of problem to ignore; may be repeated")
     ] = None,
@@ -82,7 +78,6 @@ def check(
         rules = Rules(
             sample_rate=sample_rate,
             channel_selector=channel(channel_selector),
-            tolerance=tolerance,
             quick=quick,
             min_bandwidth=min_bandwidth,
             ignored=frozenset(_kinds(ignore or [])),
