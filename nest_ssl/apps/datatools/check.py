@@ -12,7 +12,7 @@ import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -20,12 +20,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from nest_ssl.apps.datatools.check_lines import CheckedLine, Rules, check_block
+from nest_ssl.apps.datatools.check_lines import Block, CheckedLine, Rules, check_block
 from nest_ssl.apps.datatools.manifest_files import manifest_file, new_file, write_clean
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
 from nest_ssl.data.inspection.overlap import AudioParts, Overlap, shared_audio
-from nest_ssl.data.manifest_lines import line_blocks
+from nest_ssl.data.manifest_lines import Seconds, line_blocks
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import NestError
 
@@ -35,25 +35,38 @@ _EXAMPLES = 3  # of each kind
 
 @dataclass
 class Findings:
-    """The results of a check so far."""
+    """The results of a check so far; every problem is also written to `listing`."""
 
+    listing: IO[bytes] | None = None
     lines: int = 0
     faulty_lines: int = 0
     skipped: int = 0  # of those, lines that training skips
     no_entries: int = 0  # of those, lines at which training stops
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     kinds: Counter[str] = field(default_factory=Counter)
     sample_rates: Counter[int] = field(default_factory=Counter)
     examples: dict[str, list[Problem]] = field(default_factory=dict)
     narrow: NarrowBand = field(default_factory=NarrowBand)
     shared: list[Overlap] = field(default_factory=list)  # audio of one manifest that is also in an earlier one
 
-    def add(self, found: Problem) -> None:
-        """Count a problem, and keep the first ones of each kind as examples."""
-        self.kinds[found.kind] += 1
-        examples = self.examples.setdefault(found.kind, [])
+    def add_line(self, seconds: Seconds, sample_rate: int | None, problems: Sequence[Problem]) -> None:
+        """Count a line with its audio and its problems."""
+        self.lines += 1
+        self.seconds += seconds
+        self.faulty_lines += bool(problems)
+        if sample_rate:
+            self.sample_rates[sample_rate] += 1
+        for problem in problems:
+            self.add(problem)
+
+    def add(self, problem: Problem) -> None:
+        """Count a problem, list it, and keep the first ones of each kind as examples."""
+        self.kinds[problem.kind] += 1
+        examples = self.examples.setdefault(problem.kind, [])
         if len(examples) < _EXAMPLES:
-            examples.append(found)
+            examples.append(problem)
+        if self.listing is not None:
+            self.listing.write(json.dumps(_record(problem)).encode() + b"\n")
 
     @property
     def used(self) -> int:
@@ -71,55 +84,76 @@ class Findings:
             "hours": self.seconds / 3600,
             "problems": dict(self.kinds),
             "sample_rates": {str(rate): count for rate, count in self.sample_rates.items()},
-            "examples": {kind: [record(found) for found in some] for kind, some in self.examples.items()},
+            "examples": {kind: list(map(_record, some)) for kind, some in self.examples.items()},
             "narrow_band": dataclasses.asdict(self.narrow),
             "shared": [dataclasses.asdict(overlap) for overlap in self.shared],
         }
+
+
+def _record(problem: Problem) -> dict[str, Any]:
+    """Return a problem as JSON values."""
+    return {"kind": problem.kind, "file": problem.file, "line": problem.line, "message": problem.message}
 
 
 Progress = Callable[[int, int, Findings], None]  # bytes (or files) done, in all, and the results so far
 Observer = Callable[[CheckedLine], None]
 
 
-class _Source:
-    """One manifest, and the numbers of its faulty lines."""
-
-    def __init__(self, name: str, rules: Rules, entries: _Entries) -> None:
-        self.file = manifest_file(name)
-        self.size = Path(self.file).stat().st_size
-        self.rules = rules
-        self.faulty = array("q")
-        self.entries = entries
-        entries.sources.append(self)
-
-
 class _Entries:
-    """The entries of several manifests in order, as columns."""
+    """The entries of manifests, in order, as columns; and the numbers of each manifest's faulty lines."""
 
-    def __init__(self) -> None:
-        self.sources: list[_Source] = []
-        self.which = array("i")  # index of the source
+    def __init__(self, names: Sequence[str]) -> None:
+        self.manifests = [manifest_file(name) for name in names]
+        self.faulty = [array("q") for _ in names]
+        self.which = array("i")  # index of the manifest
         self.numbers = array("q")  # of lines
-        self.fingerprints, self.files = array("Q"), array("Q")
+        self.parts, self.files = array("Q"), array("Q")  # fingerprints
         self.offsets, self.durations = array("d"), array("d")
         self.duplicates: set[int] = set()
 
-    def add(self, line: CheckedLine, source: _Source) -> None:
+    def add(self, line: CheckedLine, which: int) -> None:
+        if line.audio.problems:
+            self.faulty[which].append(line.number)
         if line.fingerprint is not None:
-            self.which.append(self.sources.index(source))
+            self.which.append(which)
             self.numbers.append(line.number)
-            self.fingerprints.append(line.fingerprint)
+            self.parts.append(line.fingerprint)
             self.files.append(line.file)
             self.offsets.append(line.offset)
-            self.durations.append(line.said)
+            self.durations.append(line.duration)
 
-    def place(self, index: int) -> str:
-        return f"{self.sources[self.which[index]].file}:{self.numbers[index]}"
+    def duplicated(self) -> Iterator[Problem]:
+        """Yield lines that name the same part of a file as an earlier line."""
+        _, firsts, numbers = np.unique(np.asarray(self.parts), return_index=True, return_inverse=True)
+        originals = firsts[numbers]
+        for index in np.flatnonzero(originals != np.arange(len(originals))).tolist():
+            self.duplicates.add(index)
+            yield self._problem(index, "duplicate", f"the same part of the same file as {self._line(originals[index])}")
 
-    def faulty(self, index: int, kind: str, message: str) -> Problem:
-        """Return the problem of an entry, and count its line among the faulty ones of its manifest."""
-        self.sources[self.which[index]].faulty.append(self.numbers[index])
-        return Problem(kind, "", self.place(index), f"{self.place(index)}: {message}")
+    def overlapping(self, shared: list[Overlap]) -> Iterator[Problem]:
+        """Yield lines that share audio with an earlier manifest and are no duplicates; add each overlap to `shared`."""
+        files = np.unique(np.asarray(self.files), return_inverse=True)[1]
+        parts = AudioParts.of(files, np.asarray(self.offsets), np.asarray(self.durations))
+        for which in range(1, len(self.manifests)):
+            first, end = np.searchsorted(self.which, (which, which + 1))
+            own, earlier = (
+                AudioParts(*(column[part] for column in parts)) for part in (slice(first, end), slice(first))
+            )
+            pairs = shared_audio(own, earlier)
+            lines, others = (first + pairs.lines).tolist(), pairs.others.tolist()
+            if lines:
+                shared.append(Overlap(len(lines), int(end - first), self._line(lines[0]), self._line(others[0])))
+            for index, other in zip(lines, others, strict=True):
+                if index not in self.duplicates:
+                    yield self._problem(index, "overlap", f"shares audio with {self._line(other)}")
+
+    def _line(self, index: int) -> str:
+        return f"{self.manifests[self.which[index]]}:{self.numbers[index]}"
+
+    def _problem(self, index: int, kind: str, message: str) -> Problem:
+        """Return the problem of an entry, and count its line as faulty."""
+        self.faulty[self.which[index]].append(self.numbers[index])
+        return Problem(kind, "", self._line(index), f"{self._line(index)}: {message}")
 
 
 def check_manifests(
@@ -132,125 +166,68 @@ def check_manifests(
     report: Path | None = None,
     progress: Progress | None = None,
     observe: Observer | None = None,
-    start_method: str | None = None,
 ) -> Findings:
     """Check every line of the manifests, in `workers` processes or, for one worker, in this process.
 
     All problems are written to `report`. Lines without problems are written to the files of `clean`, one for each of
     `manifests` (not of `noise`). `observe` is called with every line, in order, in this process.
     """
-    speech, noises = _Entries(), _Entries()
-    sources = [_Source(name, rules, speech) for name in manifests]
-    sources += [_Source(name, dataclasses.replace(rules, channel_selector=None), noises) for name in noise]
-    _refuse_to_overwrite(sources, [*clean, *([] if report is None else [report])])
-    findings, total, done = Findings(), sum(source.size for source in sources), 0
-    with contextlib.ExitStack() as stack:
-        listing = None if report is None else stack.enter_context(new_file(report))
-        cleaned = [stack.enter_context(new_file(path)) for path in clean]
-        for source, size, lines in stack.enter_context(contextlib.closing(_checked(sources, workers, start_method))):
-            for line in lines:
-                _take_note(line, source, findings, listing, is_speech=source.entries is speech)
-                if observe is not None:
-                    observe(line)
-            done += size
-            if progress is not None:
-                progress(done, total, findings)
-        if "duplicate" not in rules.ignored:
-            for duplicate in chain(_duplicates(speech), _duplicates(noises)):
-                _list_problem(duplicate, findings, listing)
-        if "overlap" not in rules.ignored:
-            for overlap in _overlaps(speech, findings):
-                _list_problem(overlap, findings, listing)
-        findings.faulty_lines = sum(len(np.unique(source.faulty)) for source in sources)
-        for source, path, file in zip(sources[: len(clean)], clean, cleaned, strict=True):
-            write_clean(source.file, np.unique(source.faulty), path, file)
-    return findings
-
-
-def _take_note(
-    line: CheckedLine, source: _Source, findings: Findings, listing: IO[bytes] | None, is_speech: bool
-) -> None:
-    audio = line.audio
-    findings.lines += 1
-    findings.seconds += audio.seconds
-    if audio.sample_rate is not None:
-        findings.sample_rates[audio.sample_rate] += 1
-    if not math.isnan(audio.bandwidth) and is_speech:
-        findings.narrow.add(audio.bandwidth, audio.seconds, f"{source.file}:{line.number}", source.rules.sample_rate)
-    source.entries.add(line, source)
-    if audio.problems:
-        source.faulty.append(line.number)
-        findings.no_entries += line.fingerprint is None
-        findings.skipped += any(found.outcome == "skipped" for found in audio.problems)
-    for found in audio.problems:
-        _list_problem(found, findings, listing)
-
-
-def _list_problem(found: Problem, findings: Findings, listing: IO[bytes] | None) -> None:
-    findings.add(found)
-    if listing is not None:
-        listing.write(json.dumps(record(found)).encode() + b"\n")
-
-
-def record(found: Problem) -> dict[str, Any]:
-    """Return a problem as a line of a report."""
-    return {"kind": found.kind, "file": found.file, "line": found.line, "message": found.message}
-
-
-def _checked(
-    sources: Sequence[_Source], workers: int, start_method: str | None
-) -> Generator[tuple[_Source, int, list[CheckedLine]], None, None]:
-    """Yield the size and the checked lines of every block of the manifests, in order."""
+    speech, noises = _Entries(manifests), _Entries(noise)
+    owners = [(entries, which) for entries in (speech, noises) for which in range(len(entries.manifests))]
+    files = [entries.manifests[which] for entries, which in owners]
+    _refuse_to_overwrite(files, [*clean, *([] if report is None else [report])])
+    total, done = sum(Path(file).stat().st_size for file in files), 0
+    noise_rules = dataclasses.replace(rules, channel_selector=None)
     blocks = (
-        ((source, first, len(content)), (source.file, first, content, source.rules))
-        for source in sources
-        for first, content in line_blocks(source.file, _BYTES_AT_ONCE, key="manifest")
+        Block(number, file, first, content, rules if number < len(manifests) else noise_rules)
+        for number, file in enumerate(files)
+        for first, content in line_blocks(file, _BYTES_AT_ONCE, key="manifest")
     )
-    results = in_processes(
+    checked = in_processes(
         check_block,
         blocks,
         workers,
-        died_at=lambda piece: f"{piece[0].file}:{piece[1]}: a process died reading audio of these lines",
-        start_method=start_method,
+        died_at=lambda block: f"{block.file}:{block.first}: a process died reading audio of these lines",
     )
-    with contextlib.closing(results):
-        yield from ((source, size, lines) for (source, _, size), lines in results)
+    with contextlib.ExitStack() as stack:
+        findings = Findings(None if report is None else stack.enter_context(new_file(report)))
+        cleaned = [stack.enter_context(new_file(path)) for path in clean]
+        for block, lines in stack.enter_context(contextlib.closing(checked)):
+            entries, which = owners[block.manifest]
+            for line in lines:
+                entries.add(line, which)
+                _count(line, block, findings, is_speech=entries is speech)
+                if observe is not None:
+                    observe(line)
+            done += len(block.content)
+            if progress is not None:
+                progress(done, total, findings)
+        if "duplicate" not in rules.ignored:
+            for problem in chain(speech.duplicated(), noises.duplicated()):
+                findings.add(problem)
+        if "overlap" not in rules.ignored:
+            for problem in speech.overlapping(findings.shared):
+                findings.add(problem)
+        faulty = [np.unique(entries.faulty[which]) for entries, which in owners]
+        findings.faulty_lines = sum(map(len, faulty))
+        for file, numbers, path, target in zip(files, faulty, clean, cleaned, strict=False):
+            write_clean(file, numbers, path, target)
+    return findings
 
 
-def _duplicates(entries: _Entries) -> Iterator[Problem]:
-    """Yield lines that name the same part of a file as an earlier line."""
-    fingerprints = np.asarray(entries.fingerprints)
-    _, firsts, numbers = np.unique(fingerprints, return_index=True, return_inverse=True)
-    originals = firsts[numbers]
-    for index in np.flatnonzero(originals != np.arange(len(originals))).tolist():
-        entries.duplicates.add(index)
-        original = entries.place(originals[index])
-        yield entries.faulty(index, "duplicate", f"the same part of the same file as {original}")
+def _count(line: CheckedLine, block: Block, findings: Findings, is_speech: bool) -> None:
+    audio = line.audio
+    findings.add_line(audio.seconds, audio.sample_rate, audio.problems)
+    findings.no_entries += bool(audio.problems) and line.fingerprint is None
+    findings.skipped += any(problem.outcome == "skipped" for problem in audio.problems)
+    if is_speech and not math.isnan(audio.bandwidth):
+        findings.narrow.add(audio.bandwidth, audio.seconds, f"{block.file}:{line.number}", block.rules.sample_rate)
 
 
-def _overlaps(entries: _Entries, findings: Findings) -> Iterator[Problem]:
-    """Yield lines that share audio with an earlier manifest; identical parts are duplicates already."""
-    which = np.asarray(entries.which)
-    numbers = np.unique(np.asarray(entries.files), return_inverse=True)[1]
-    parts = AudioParts.of(numbers, np.asarray(entries.offsets), np.asarray(entries.durations))
-    for source in range(1, len(entries.sources)):
-        first, end = np.searchsorted(which, (source, source + 1))
-        own, earlier = (AudioParts(*(column[some] for column in parts)) for some in (slice(first, end), slice(first)))
-        pairs = shared_audio(own, earlier)
-        lines, others = (first + pairs.lines).tolist(), pairs.others.tolist()
-        if lines:
-            example, original = entries.place(lines[0]), entries.place(others[0])
-            findings.shared.append(Overlap(len(lines), int(end - first), example, original))
-        for index, other in zip(lines, others, strict=True):
-            if index not in entries.duplicates:
-                yield entries.faulty(index, "overlap", f"shares audio with {entries.place(other)}")
-
-
-def _refuse_to_overwrite(sources: Sequence[_Source], targets: Sequence[Path]) -> None:
+def _refuse_to_overwrite(manifests: Sequence[str], targets: Sequence[Path]) -> None:
     for target in targets:
-        for source in sources:
-            if target.exists() and Path(source.file).exists() and target.samefile(source.file):
-                raise NestError(f"{target}: is one of the manifests to check; give another name to write to")
+        if any(target.exists() and target.samefile(file) for file in manifests):
+            raise NestError(f"{target}: is one of the manifests to check; give another name to write to")
         if target.is_dir():
             raise NestError(f"{target}: is a folder; give the name of a file to write")
     if len({target.absolute() for target in targets}) < len(targets):

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from nest_ssl.apps.datatools.loudness import Loudness, measure_loudness
+import numpy as np
+
 from nest_ssl.data.audio import AudioFile, ChannelSelector
 from nest_ssl.data.audio.entry import check_offset, read_entry, seconds_in_file
 from nest_ssl.data.inspection.bandwidth import Hertz, measure_bandwidth
@@ -19,6 +20,13 @@ from nest_ssl.errors import AudioError
 
 NOT_CATEGORIES = frozenset(("audio_filepath", "audio_filename", "duration", "offset", "text"))
 _LONGEST_CATEGORY = 100  # characters; a longer value is text
+_FULL_SCALE = 32767 / 32768  # the highest value of 16 bits; louder samples are clipped
+_FRAME_SECONDS = 0.025
+# Speech spans 30 dB around its long-term level (ANSI S3.5, the Speech Intelligibility Index, counts 15 dB above and 15
+# below); its loudest frame is at the upper end. Ten decibels of margin below the lower end are a pause in any voice.
+_SILENCE_DB = -40.0  # relative to the loudest frame
+
+Decibels = float
 
 
 @dataclass(frozen=True)
@@ -27,11 +35,18 @@ class Rules:
 
     sample_rate: int | None = None  # None: any, since training resamples
     channel_selector: ChannelSelector = None
-    tolerance: Seconds = LENGTH_TOLERANCE
     quick: bool = False  # read headers only: finds no damaged, silent or NaN samples
     ignored: frozenset[str] = frozenset()  # kinds of problems to ignore
     describe: bool = False  # also measure loudness and collect the categories of lines, for `nest-ssl data stats`
     min_bandwidth: Hertz | None = None  # None: any is allowed
+
+
+class Loudness(NamedTuple):
+    """The loudness of one signal; 0 dBFS is a constant 1.0, so a sine at full scale has an RMS of -3.01 dBFS."""
+
+    rms: Decibels  # -inf if all samples are 0
+    clipped: float  # share of samples at full scale
+    silence: float  # share of frames far below the loudest; 1 if all samples are 0
 
 
 @dataclass
@@ -54,7 +69,7 @@ class CheckedLine(NamedTuple):
     fingerprint: int | None = None  # the same for the same part of the same file
     file: int = 0  # the same for the same file
     offset: Seconds = 0.0
-    said: Seconds = math.nan  # the manifest's duration
+    duration: Seconds = math.nan  # in the manifest
     in_tar: bool = False
     categories: Mapping[str, str] | None = None  # if the rules ask for them
 
@@ -66,9 +81,20 @@ class ParsedLine(NamedTuple):
     row: ManifestRow
 
 
-def check_block(manifest: str, first: int, content: bytes, rules: Rules) -> list[CheckedLine]:
-    """Check every non-blank line of a block of lines, the first of which has the number `first`."""
-    return [_check_line(manifest, number, line, rules) for number, line in numbered_lines(first, content)]
+class Block(NamedTuple):
+    """Some lines to check; a tuple, because it is sent to another process."""
+
+    manifest: int  # its number among those to check
+    file: str
+    first: int  # number of the first line
+    content: bytes
+    rules: Rules
+
+
+def check_block(block: Block) -> list[CheckedLine]:
+    """Check every line that is not blank."""
+    lines = numbered_lines(block.first, block.content)
+    return [_check_line(block.file, number, line, block.rules) for number, line in lines]
 
 
 def parse_or_problem(manifest: str, number: int, line: bytes) -> ParsedLine | Problem:
@@ -95,13 +121,13 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
 def categories(value: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a line that may form groups, as texts: words, whole numbers, true and false."""
     found = {}
-    for name, said in value.items():
+    for name, content in value.items():
         if name in NOT_CATEGORIES:
             continue
-        if type(said) is str and 0 < len(said) <= _LONGEST_CATEGORY:
-            found[name] = said
-        elif type(said) in (int, bool):
-            found[name] = str(said).lower()
+        if type(content) is str and 0 < len(content) <= _LONGEST_CATEGORY:
+            found[name] = content
+        elif type(content) in (int, bool):
+            found[name] = str(content).lower()
     return found
 
 
@@ -126,10 +152,7 @@ def _check_audio(entry: ManifestEntry, rules: Rules, audio: CheckedAudio) -> Non
             audio.seconds, audio.problems = _by_its_header(entry, file, rules)
         else:
             samples, audio.problems = read_entry(
-                entry,
-                channel_selector=rules.channel_selector,
-                tolerance=rules.tolerance,
-                file=None if several else file,
+                entry, channel_selector=rules.channel_selector, file=None if several else file
             )
             audio.seconds = len(samples) / rate
             audio.bandwidth = measure_bandwidth(samples, rate)
@@ -155,7 +178,7 @@ def _by_its_header(entry: ManifestEntry, file: AudioFile, rules: Rules) -> tuple
     seconds = file_seconds - entry.offset
     if entry.duration is not None:
         seconds = min(seconds, entry.duration)
-    length = length_problem(entry, seconds, file_seconds, rules.tolerance)
+    length = length_problem(entry, seconds, file_seconds, LENGTH_TOLERANCE)
     return 0.0 if math.isnan(seconds) else seconds, [] if length is None else [length]
 
 
@@ -164,3 +187,21 @@ def _fingerprints(entry: ManifestEntry) -> tuple[int, int]:
     names = [entry.audio_file] if isinstance(entry.audio_file, str) else entry.audio_file
     file = "\0".join(map(real_name, names))
     return stable_hash(f"{file}\0{entry.offset}\0{entry.duration}"), stable_hash(file)
+
+
+def measure_loudness(samples: np.ndarray, sample_rate: int) -> Loudness:
+    """Measure (S) finite samples, at least one.
+
+    Silence is measured in frames that do not overlap; an incomplete last frame counts only if it is the only one.
+    """
+    length = min(max(1, round(_FRAME_SECONDS * sample_rate)), len(samples))
+    whole = len(samples) // length * length
+    frames = samples[:whole].reshape(-1, length)
+    energies = np.einsum("fl,fl->f", frames, frames, dtype=np.float64)  # (frames, FRAME) -> (frames)
+    energy = energies.sum() + np.square(samples[whole:], dtype=np.float64).sum()
+    silent = energies <= energies.max() * 10 ** (_SILENCE_DB / 10)
+    return Loudness(
+        rms=float(10 * np.log10(energy / len(samples))) if energy > 0 else -np.inf,
+        clipped=float(np.mean(np.abs(samples) >= _FULL_SCALE)),
+        silence=float(np.mean(silent)),
+    )

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from nest_ssl.apps.datatools.audio_folder import AudioName, convert, find_ffmpeg, read_folders
-from nest_ssl.apps.datatools.check import Findings, Progress, record
+from nest_ssl.apps.datatools.check import Findings, Progress
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
 from nest_ssl.apps.datatools.labels import Labels
 from nest_ssl.apps.datatools.manifest_files import json_line, new_file, path_from
 from nest_ssl.apps.datatools.processes import in_processes
-from nest_ssl.apps.datatools.split import Grouping, Split, hold_out, refuse_existing, refuse_no_groups
+from nest_ssl.apps.datatools.split import BY_FILE, Grouping, Split, hold_out, refuse_existing, refuse_no_groups
 from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, NestError
@@ -73,7 +73,7 @@ def make_manifest(
     labels: Sequence[Labels] = (),
     val: Path | None = None,
     share: float = 0.0,
-    grouping: Grouping | None = None,
+    grouping: Grouping = BY_FILE,
     seed: int = 0,
     report: Path | None = None,
     progress: Progress | None = None,
@@ -86,18 +86,15 @@ def make_manifest(
     files, others = read_folders(folders, without=options.convert_to)
     if not files:
         raise NestError(f"{', '.join(map(str, folders))}: has no audio files")
-    made, grouping = Made(Findings(), 0, dict(others.most_common())), grouping or Grouping()
     rows: list[dict[str, Any]] = []
     groups: list[str | None] = []
     with contextlib.ExitStack() as stack:
         known, add = stack.enter_context(_journal(output, options))
-        listing = None if report is None else stack.enter_context(new_file(report))
-        made.resumed = sum(audio.file in known for audio in files)
+        findings = Findings(None if report is None else stack.enter_context(new_file(report)))
+        made = Made(findings, 0, dict(others.most_common()), resumed=sum(audio.file in known for audio in files))
         read = _read_all(files, known, add, options)
         for done, (audio, facts) in enumerate(zip(files, read, strict=True), start=1):
-            _take_note(facts, made.findings)
-            if listing is not None:
-                listing.writelines(json.dumps(record(found)).encode() + b"\n" for found in facts.problems)
+            findings.add_line(facts.duration, facts.sample_rate, facts.problems)
             if not facts.problems:
                 made.converted += facts.used != facts.file
                 row = {"audio_filepath": _relative_path(facts.used, output.parent), "duration": facts.duration}
@@ -106,9 +103,9 @@ def make_manifest(
                 rows.append(row)
                 groups.append(grouping.of(row, audio.name))
             if progress is not None:
-                progress(done, len(files), made.findings)
+                progress(done, len(files), findings)
         if not rows:
-            first = next(iter(made.findings.examples.values()))[0]
+            first = next(iter(findings.examples.values()))[0]
             raise NestError(f"none of {len(files):,} audio files can be used: {first.message}")
         if val is not None:
             refuse_no_groups(groups, grouping, set().union(*rows), "these files")
@@ -126,7 +123,7 @@ def _read_all(
     blocks = [new[start : start + _FILES_AT_ONCE] for start in range(0, len(new), _FILES_AT_ONCE)]
     results = in_processes(
         partial(_read_files, rules=options.rules, convert_to=options.convert_to, program=find_ffmpeg()),
-        ((block, (block,)) for block in blocks),
+        blocks,
         options.workers,
         died_at=lambda block: f"{block[0].file}: a process died reading this file",
     )
@@ -175,16 +172,6 @@ def _read(file: str, used: str, rules: Rules) -> FileFacts:
         checked = check_entry(entry, replace(rules, quick=False))
     problems = tuple(found._replace(message=found.message.replace(f" ({file})", "")) for found in checked.problems)
     return FileFacts(file, used, round(checked.seconds, 6), checked.sample_rate or 0, problems)
-
-
-def _take_note(facts: FileFacts, findings: Findings) -> None:
-    findings.lines += 1
-    findings.seconds += facts.duration
-    if facts.sample_rate:
-        findings.sample_rates[facts.sample_rate] += 1
-    findings.faulty_lines += bool(facts.problems)
-    for found in facts.problems:
-        findings.add(found)
 
 
 def _relative_path(file: str, folder: Path) -> str:

@@ -63,6 +63,9 @@ class Grouping:
         return "folder" if self.folder else "audio file" if self.field is None else self.field
 
 
+BY_FILE = Grouping()
+
+
 @dataclass(frozen=True)
 class Split:
     """Which lines are held out, and how many groups and seconds there are."""

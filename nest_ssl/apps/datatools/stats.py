@@ -144,7 +144,7 @@ def describe(
         ignored = frozenset({"overlap"})  # all manifests are for training
         rules = Rules(channel_selector=channel_selector, quick=depth == "headers", ignored=ignored, describe=True)
         findings = check_manifests(manifests, rules, workers=workers, progress=progress, observe=columns.add)
-    if not columns.said:
+    if not columns.durations:
         bad = findings.examples.get("bad_line")
         reason = f"; {bad[0].message}" if bad else ""
         raise ManifestError(f"{', '.join(manifests)}: has no entries{reason}")
@@ -166,7 +166,7 @@ def describe(
         formats=columns.formats.shares(),
         fields={name: tally.shares() for name, tally in sorted(columns.fields.items()) if tally.repeats()},
         problems=findings,
-        advice=advise(np.asarray(columns.said), batch_size, in_tar=columns.in_tar > 0),
+        advice=advise(np.asarray(columns.durations), batch_size, in_tar=columns.in_tar > 0),
         overlap=_overlap(manifests, validation) if validation else None,
     )
 
@@ -198,7 +198,7 @@ class _Columns:
 
     def __init__(self) -> None:
         self.seconds = array("d")  # of audio; NaN if unknown or unusable
-        self.said = array("d")  # durations in the manifest, NaN if there is none
+        self.durations = array("d")  # durations in the manifest, NaN if there is none
         self.files = array("Q")  # fingerprints
         self.in_tar = 0
         self.rms, self.clipped, self.silence = array("f"), array("f"), array("f")  # of lines whose samples were read
@@ -212,7 +212,7 @@ class _Columns:
         audio = line.audio
         seconds = audio.seconds or math.nan  # usable audio has samples
         self.seconds.append(seconds)
-        self.said.append(line.said)
+        self.durations.append(line.duration)
         self.files.append(line.file)
         self.in_tar += line.in_tar
         known = 0.0 if math.isnan(seconds) else seconds
@@ -234,12 +234,11 @@ def _read_lines(manifests: Sequence[str], observe: Observer, progress: Progress 
         here = os.path.abspath(file)  # noqa: PTH100 - links are not followed
         for first, block in line_blocks(file, key="manifest"):
             for number, line in numbered_lines(first, block):
-                findings.lines += 1
                 parsed = parse_or_problem(file, number, line)
                 if isinstance(parsed, Problem):
-                    findings.faulty_lines += 1
-                    findings.add(parsed)
+                    findings.add_line(0.0, None, [parsed])
                     continue
+                findings.lines += 1
                 row = parsed.row
                 audio = CheckedAudio(seconds=row.duration)
                 name_of_file = hash(named_from(here, row.path)) & _BITS

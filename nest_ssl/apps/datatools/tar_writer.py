@@ -94,7 +94,7 @@ def _make_shards(shards: Sequence[Shard], workers: int, progress: Progress | Non
     total, done, kept = sum(len(shard.utterances) for shard in shards), 0, set()
     made = in_processes(
         _ensure,
-        ((shard, (shard,)) for shard in shards),
+        shards,
         workers,
         died_at=lambda shard: f"{shard.tar}: a process died making it",
     )

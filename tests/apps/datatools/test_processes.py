@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import time
@@ -28,12 +29,12 @@ def die(number: int) -> int:
     os._exit(3)
 
 
-def wait_for_ctrl_c(folder: str) -> None:
-    Path(folder, f"begun{os.getpid()}").touch()
+def wait_for_ctrl_c(begun: Path) -> None:
+    begun.touch()
     try:
         time.sleep(2 * PATIENCE)
     except KeyboardInterrupt:
-        Path(folder, "cleaned up").touch()
+        begun.with_name("cleaned up").touch()
         raise
 
 
@@ -43,14 +44,13 @@ def where(piece: Any) -> str:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_results_come_in_order(workers: int) -> None:
-    pieces = ((str(number), (number,)) for number in range(30))
-    found = list(in_processes(square, pieces, workers, died_at=where))
-    assert found == [(str(number), number**2) for number in range(30)]
+    found = list(in_processes(square, iter(range(30)), workers, died_at=where))
+    assert found == [(number, number**2) for number in range(30)]
 
 
 def test_a_process_that_dies_is_an_error_of_one_line() -> None:
     with pytest.raises(NestError, match=r"^piece 0: a process died or soon after; try --workers 1$"):
-        list(in_processes(die, ((number, (number,)) for number in range(30)), 2, died_at=where))
+        list(in_processes(die, range(30), 2, died_at=where))
 
 
 def test_there_are_no_more_processes_than_windows_can_wait_for(
@@ -75,9 +75,11 @@ def interrupt(ready: Callable[[int], bool], folder: Path, start_method: str | No
     if pid == 0:
         os.setpgid(0, 0)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        pieces = ((number, (str(folder),)) for number in range(9))
+        if start_method is not None:
+            multiprocessing.set_start_method(start_method, force=True)
+        pieces = [folder / f"begun{number}" for number in range(9)]
         try:
-            list(in_processes(wait_for_ctrl_c, pieces, 2, died_at=where, start_method=start_method))
+            list(in_processes(wait_for_ctrl_c, pieces, 2, died_at=where))
         except KeyboardInterrupt:
             os._exit(0)
         os._exit(1)

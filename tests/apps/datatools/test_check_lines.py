@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nest_ssl.apps.datatools.loudness import measure_loudness
+from nest_ssl.apps.datatools.check_lines import measure_loudness
 
 RATE = 16000
 FRAME = 400  # 25 ms
