@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
-from nest_ssl.apps.datatools.tar_plan import TarOptions  # noqa: E402
+from nest_ssl.apps.datatools.tar_writer import TarOptions  # noqa: E402
 from nest_ssl.cli.data_output import tar_command  # noqa: E402
 from nest_ssl.errors import NestError  # noqa: E402
 

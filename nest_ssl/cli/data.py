@@ -199,7 +199,7 @@ def tar(
     """
 
     def run() -> int:
-        from nest_ssl.apps.datatools.tar_plan import TarOptions
+        from nest_ssl.apps.datatools.tar_writer import TarOptions
         from nest_ssl.cli.data_output import tar_command
 
         options = TarOptions(

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from nest_ssl.apps.datatools.check import Findings
     from nest_ssl.apps.datatools.make_manifest import Made
     from nest_ssl.apps.datatools.split import Grouping, Split
-    from nest_ssl.apps.datatools.tar_plan import TarOptions
-    from nest_ssl.apps.datatools.tar_writer import TarredSet
+    from nest_ssl.apps.datatools.tar_writer import TarOptions, TarredSet
 
 _MOST_SUFFIXES = 5
 

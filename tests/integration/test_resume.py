@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 from lhotse import CutSet, Recording
 
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
+from nest_ssl.apps.datatools.tar_writer import TarOptions, make_tarred_sets
 from nest_ssl.checkpoint import load_lightning_checkpoint
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from tests.differences import differences

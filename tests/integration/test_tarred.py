@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import TarredSet, make_tarred_sets
+from nest_ssl.apps.datatools.tar_writer import TarOptions, TarredSet, make_tarred_sets
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from tests.differences import differences
 from tests.integration.test_distributed import TWO, command, pytestmark, run  # noqa: F401 - the mark is pytest's

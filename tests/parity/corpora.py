@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import soundfile
 
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
+from nest_ssl.apps.datatools.tar_writer import TarOptions, make_tarred_sets
 
 # name, rate, channels, subtype, seconds; every file must be converted to at least one second of 16 kHz mono
 FILES = (

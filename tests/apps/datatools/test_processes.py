@@ -15,8 +15,7 @@ import pytest
 
 from nest_ssl.apps.datatools import processes
 from nest_ssl.apps.datatools.processes import in_processes
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import make_tarred_sets
+from nest_ssl.apps.datatools.tar_writer import TarOptions, make_tarred_sets
 from nest_ssl.errors import NestError
 from tests.waiting import PATIENCE, wait_until
 

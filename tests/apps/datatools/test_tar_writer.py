@@ -21,8 +21,7 @@ from omegaconf import OmegaConf
 from typer.testing import CliRunner
 
 from nest_ssl.apps.datatools import tar_writer
-from nest_ssl.apps.datatools.tar_plan import TarOptions
-from nest_ssl.apps.datatools.tar_writer import TarredSet, make_tarred_sets
+from nest_ssl.apps.datatools.tar_writer import TarOptions, TarredSet, make_tarred_sets
 from nest_ssl.cli.app import app
 from nest_ssl.data import AudioNoiseDataset, build_dataloader
 from nest_ssl.data.dummy import DummyCorpus
