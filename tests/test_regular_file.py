@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from nest_ssl.apps.datatools.audio_folder import Table
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
-from nest_ssl.apps.datatools.labels import Table
 from nest_ssl.apps.datatools.stats import describe
 from nest_ssl.apps.datatools.tar_writer import pack
 from nest_ssl.apps.features.encoder import Layers

@@ -66,8 +66,8 @@ def manifest(
     def run() -> int:
         import os
 
+        from nest_ssl.apps.datatools.audio_folder import Labels, Table, text_beside
         from nest_ssl.apps.datatools.check_lines import Rules
-        from nest_ssl.apps.datatools.labels import Labels, Table, text_beside
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
         from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
         from nest_ssl.cli.common_options import channel

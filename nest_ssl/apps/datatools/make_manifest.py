@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nest_ssl.apps.datatools.audio_folder import AudioName, convert, find_ffmpeg, read_folders
+from nest_ssl.apps.datatools.audio_folder import AudioName, Labels, convert, read_folders
 from nest_ssl.apps.datatools.check import Findings, Progress
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
-from nest_ssl.apps.datatools.labels import Labels
 from nest_ssl.apps.datatools.manifest_files import json_line, new_file, path_from
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.apps.datatools.split import BY_FILE, Grouping, Split, hold_out, refuse_existing, refuse_no_groups
@@ -51,6 +51,7 @@ class ManifestOptions:
     convert_to: Path | None = None  # a folder for conversions of what only ffmpeg reads
     workers: int = 1
     force: bool = False  # replace manifests that exist
+    ffmpeg: str | None = field(default_factory=lambda: shutil.which("ffmpeg"))  # None if it is not installed
 
 
 @dataclass
@@ -122,7 +123,7 @@ def _read_all(
     new = [one for one in files if one.file not in known]
     blocks = [new[start : start + _FILES_AT_ONCE] for start in range(0, len(new), _FILES_AT_ONCE)]
     results = in_processes(
-        partial(_read_files, rules=options.rules, convert_to=options.convert_to, program=find_ffmpeg()),
+        partial(_read_files, options=options),
         blocks,
         options.workers,
         died_at=lambda block: f"{block[0].file}: a process died reading this file",
@@ -139,29 +140,27 @@ def _read_all(
             yield known[one.file] if one.file in known else next(fresh)
 
 
-def _read_files(
-    audio: Sequence[AudioName], rules: Rules, convert_to: Path | None, program: str | None
-) -> list[FileFacts]:
-    return [_read_or_convert(one, rules, convert_to, program) for one in audio]
+def _read_files(files: Sequence[AudioName], options: ManifestOptions) -> list[FileFacts]:
+    return [_read_or_convert(audio, options) for audio in files]
 
 
-def _read_or_convert(audio: AudioName, rules: Rules, convert_to: Path | None, program: str | None) -> FileFacts:
-    facts = _read(audio.file, audio.file, rules)
-    if not facts.problems or facts.problems[0].kind != "unreadable" or not Path(audio.file).is_file():
+def _read_or_convert(audio: AudioName, options: ManifestOptions) -> FileFacts:
+    facts, file = _read(audio.file, audio.file, options.rules), Path(audio.file)
+    if not facts.problems or facts.problems[0].kind != "unreadable" or not file.is_file():
         return facts
-    if program is None or convert_to is None:
+    if options.ffmpeg is None or options.convert_to is None:
         missing = "ffmpeg, which reads more formats, is not installed"
         unasked = "if ffmpeg reads it, --convert FOLDER writes it as FLAC, which training reads"
         first = facts.problems[0]
-        message = f"{first.message}; {missing if program is None else unasked}"
+        message = f"{first.message}; {missing if options.ffmpeg is None else unasked}"
         return replace(facts, problems=(first._replace(message=message),))
-    target = convert_to / audio.folder / f"{audio.name}.flac"
+    target = options.convert_to / audio.folder / f"{audio.name}.flac"
     try:
-        if not (target.is_file() and target.stat().st_mtime >= Path(audio.file).stat().st_mtime):
-            convert(Path(audio.file), target, program)
+        if not (target.is_file() and target.stat().st_mtime >= file.stat().st_mtime):
+            convert(file, target, options.ffmpeg)
     except AudioError as error:
         return FileFacts(audio.file, problems=(Problem(error.kind, audio.file, audio.file, str(error), "skipped"),))
-    return _read(audio.file, str(target), rules)
+    return _read(audio.file, str(target), options.rules)
 
 
 def _read(file: str, used: str, rules: Rules) -> FileFacts:
@@ -198,7 +197,7 @@ def _journal(output: Path, options: ManifestOptions) -> Iterator[tuple[dict[str,
     """
     path = output.with_name(f".{output.name}.partial")
     convert_to = None if options.convert_to is None else os.path.abspath(options.convert_to)  # noqa: PTH100
-    head = {"rules": repr(options.rules), "convert": convert_to, "ffmpeg": find_ffmpeg() is not None}
+    head = {"rules": repr(options.rules), "convert": convert_to, "ffmpeg": options.ffmpeg is not None}
     known = _read_journal(path, head)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

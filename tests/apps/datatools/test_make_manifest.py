@@ -14,9 +14,9 @@ import pytest
 import soundfile
 
 from nest_ssl.apps.datatools import make_manifest as module
+from nest_ssl.apps.datatools.audio_folder import Table, text_beside
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
-from nest_ssl.apps.datatools.labels import Table, text_beside
 from nest_ssl.apps.datatools.make_manifest import Made, ManifestOptions, make_manifest
 from nest_ssl.apps.datatools.split import Grouping
 from nest_ssl.errors import NestError
