@@ -23,7 +23,6 @@ COMMANDS = [
     ["features", "model.nemo", "dummy/train_manifest.json", "--output", "safe", "--format", "safetensors"],
     ["data", "tar", "dummy/train_manifest.json", "--output", "tarred", "--shards", "1", "--workers", "1"],
     ["data", "check", "dummy/train_manifest.json", "--write-clean", "clean.json", "--report", "report.jsonl"],
-    ["data", "stats", "dummy/train_manifest.json", "--picture", "stats.png"],
     [
         *("train", *SMALL, "trainer.max_steps=1", "trainer.val_check_interval=1", "exp_manager.exp_dir=runs"),
         *("model.train_ds.manifest_filepath=dummy/train_manifest.json", "model.train_ds.num_workers=0"),
