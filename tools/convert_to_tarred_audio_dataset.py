@@ -10,9 +10,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # also works where the package is not installed
 
-from nest_ssl.apps.datatools.tar_writer import TarOptions  # noqa: E402
-from nest_ssl.cli.data_output import tar_command  # noqa: E402
-from nest_ssl.errors import NestError  # noqa: E402
+import typer  # noqa: E402
+
+from nest_ssl.cli.common_options import PROCESSORS  # noqa: E402
+from nest_ssl.cli.data import tar  # noqa: E402
 
 
 def main() -> None:
@@ -31,20 +32,21 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.num_shards < 1 or arguments.buckets_num < 1 or arguments.workers == 0:
         parser.error("--num_shards and --buckets_num need at least 1, --workers at least 1 or -1")
-    options = TarOptions(
-        num_shards=arguments.num_shards,
-        shuffle=arguments.shuffle,
-        shuffle_seed=arguments.shuffle_seed if arguments.shuffle else None,
-        min_duration=arguments.min_duration,
-        max_duration=arguments.max_duration,
-        sort_in_shards=arguments.sort_in_shards,
-    )
-    workers = arguments.workers if arguments.workers > 0 else None
     try:
-        tar_command(arguments.manifest_path, arguments.target_dir, options, arguments.buckets_num, workers)
-    except NestError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
+        tar(
+            arguments.manifest_path,
+            arguments.target_dir,
+            arguments.num_shards,
+            shuffle=arguments.shuffle,
+            seed=arguments.shuffle_seed,
+            sort_in_shards=arguments.sort_in_shards,
+            buckets=arguments.buckets_num,
+            min_duration=arguments.min_duration,
+            max_duration=arguments.max_duration,
+            workers=arguments.workers if arguments.workers > 0 else PROCESSORS,
+        )
+    except typer.Exit as end:
+        sys.exit(end.exit_code)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,17 @@ from typing import Annotated
 
 import typer
 
-from nest_ssl.cli import data
 from nest_ssl.cli.bench import bench
 from nest_ssl.cli.common_options import AsJson, ConfigName, ConfigPath, Overrides, command_line
+from nest_ssl.cli.data import check, make_dummy, tar
 from nest_ssl.cli.doctor import doctor
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.export import export
 from nest_ssl.cli.features import features
+from nest_ssl.cli.manifest import manifest, split
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
+from nest_ssl.cli.stats import stats
 from nest_ssl.errors import INTERRUPTED
 from nest_ssl.printable import say, say_lines
 
@@ -27,7 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data.app, name="data")
+data = typer.Typer(help="Make and check manifests and audio.", no_args_is_help=True)
+app.add_typer(data, name="data")
 
 
 def main() -> None:
@@ -160,7 +163,9 @@ def _paragraphs(command: object) -> str:
 
 for command in (report, doctor, features, probe, export, bench):
     app.command()(command)
-for registered in (*app.registered_commands, *data.app.registered_commands):
+for data_command in (check, manifest, split, stats, tar, make_dummy):
+    data.command()(data_command)
+for registered in (*app.registered_commands, *data.registered_commands):
     registered.help = _paragraphs(registered.callback)
 
 

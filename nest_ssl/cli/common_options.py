@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,8 @@ Quick = Annotated[bool, typer.Option("--quick", help="read headers only; misses 
 ProblemFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="write every problem to this file, as JSON lines")
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="processes (default: one per processor)")]
+Workers = Annotated[int, typer.Option(min=1, show_default="one per processor", help="processes")]
+PROCESSORS = os.cpu_count() or 1
 Channel = Annotated[
     str | None,
     typer.Option("--channel-selector", metavar="CHANNEL", help="of files with several channels: a number, or average"),

@@ -1,27 +1,22 @@
-"""The commands of `nest-ssl data`."""
+"""The commands `nest-ssl data check`, `tar` and `make-dummy`, and lines that several data commands print."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import AsJson, Channel, ProblemFile, Quick, Workers
+from nest_ssl.cli.common_options import PROCESSORS, AsJson, Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
-from nest_ssl.cli.manifest import manifest as make_manifest
-from nest_ssl.cli.manifest import split
 from nest_ssl.printable import say
 
-app = typer.Typer(help="Make and check manifests and audio.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from nest_ssl.apps.datatools.check import Findings
+    from nest_ssl.apps.datatools.tar_writer import TarredSet
 
 
-@app.callback()
-def root() -> None:
-    """Make and check manifests and audio."""
-
-
-@app.command()
 def check(
     manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests of speech")],
     noise: Annotated[list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest; may be repeated")] = None,
@@ -44,7 +39,7 @@ def check(
         list[str] | None, typer.Option(metavar="KIND", help="kind of problem to ignore; may be repeated")
     ] = None,
     quick: Quick = False,
-    workers: Workers = None,
+    workers: Workers = PROCESSORS,
     as_json: AsJson = False,
 ) -> None:
     """Read all audio of manifests, and report everything that is wrong with it.
@@ -65,29 +60,33 @@ def check(
 
     def run() -> int:
         import json
-        import os
 
         from nest_ssl.apps.datatools.check import check_manifests
         from nest_ssl.apps.datatools.check_lines import Rules
         from nest_ssl.apps.datatools.manifest_files import clean_paths
         from nest_ssl.cli.common_options import channel
-        from nest_ssl.cli.data_output import check_lines, found_so_far
         from nest_ssl.cli.terminal import Bar, show
+        from nest_ssl.data.problems import KINDS
+        from nest_ssl.errors import NestError, nearest
 
+        for kind in ignore or []:
+            if kind not in KINDS:
+                known = f"expected one of {', '.join(KINDS)}"
+                raise NestError(f"--ignore: there is no {kind!r}{nearest(kind, KINDS)}; {known}")
         clean = [] if write_clean is None else clean_paths(manifests, write_clean)
         rules = Rules(
             sample_rate=sample_rate,
             channel_selector=channel(channel_selector),
             quick=quick,
             min_bandwidth=min_bandwidth,
-            ignored=frozenset(_kinds(ignore or [])),
+            ignored=frozenset(ignore or []),
         )
         with Bar("checked") as bar:
             findings = check_manifests(
                 manifests,
                 rules,
                 noise=noise or [],
-                workers=workers or os.cpu_count() or 1,
+                workers=workers,
                 clean=clean,
                 report=report,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
@@ -95,83 +94,12 @@ def check(
         if as_json:
             print(json.dumps(findings.as_dict(), indent=2))
         else:
-            show(check_lines(findings, clean, report))
+            show(_check_lines(findings, clean, report))
         return int(bool(findings.kinds))
 
     exit_with(run)
 
 
-app.command("manifest")(make_manifest)
-app.command()(split)
-
-
-@app.command()
-def stats(
-    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
-    val: Annotated[
-        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command and overlaps")
-    ] = None,
-    noise: Annotated[
-        list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest, for the command to train with")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="headers only: no loudness and silence")] = False,
-    manifest_only: Annotated[
-        bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
-    ] = False,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="of the random batches to compare the suggested ones with")
-    ] = 8,
-    channel_selector: Channel = None,
-    workers: Workers = None,
-    as_json: AsJson = False,
-) -> None:
-    """Describe manifests: durations, rates, loudness, silence, speakers, problems; and suggest training settings.
-
-    Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
-    25 ms that are 40 dB or more below the loudest one. Samples of 32767/32768 and more are at full scale.
-
-    Suggested limits and batches are part of a complete command to copy. With --val it also reports which validation
-    utterances are in these manifests; without it, how to split off a validation set.
-
-    Exit code: 0 done, whatever was found, 2 failed.
-
-    Example: nest-ssl data stats train.json --val val.json --noise noise.json
-    """
-
-    def run() -> int:
-        import json
-        import os
-
-        from nest_ssl.apps.datatools.stats import Depth, describe
-        from nest_ssl.cli.common_options import channel
-        from nest_ssl.cli.data_output import found_so_far
-        from nest_ssl.cli.stats_output import report
-        from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.errors import NestError
-
-        if quick and manifest_only:
-            raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
-        depth: Depth = "manifest" if manifest_only else "headers" if quick else "samples"
-        with Bar("read") as bar:
-            found = describe(
-                manifests,
-                depth,
-                validation=val or (),
-                batch_size=batch_size,
-                channel_selector=channel(channel_selector),
-                workers=workers or os.cpu_count() or 1,
-                progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
-            )
-        if as_json:
-            print(json.dumps(found.as_dict(), indent=2))
-        else:
-            show(report(found, manifests, val or (), noise or (), channel(channel_selector)))
-        return 0
-
-    exit_with(run)
-
-
-@app.command()
 def tar(
     manifest: Annotated[Path, typer.Argument(help="JSON-lines manifest of audio files")],
     output: Annotated[Path, typer.Option(help="folder for tar files and manifests")],
@@ -187,7 +115,7 @@ def tar(
     val: Annotated[
         list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the printed training command")
     ] = None,
-    workers: Workers = None,
+    workers: Workers = PROCESSORS,
     as_json: AsJson = False,
 ) -> None:
     """Put a manifest's audio into tar files, which network and spinning disks read faster than many small files.
@@ -199,8 +127,11 @@ def tar(
     """
 
     def run() -> int:
-        from nest_ssl.apps.datatools.tar_writer import TarOptions
-        from nest_ssl.cli.data_output import tar_command
+        import json
+        from dataclasses import asdict
+
+        from nest_ssl.apps.datatools.tar_writer import TarOptions, make_tarred_sets
+        from nest_ssl.cli.terminal import Bar, show
 
         options = TarOptions(
             num_shards=shards,
@@ -210,13 +141,24 @@ def tar(
             max_duration=max_duration,
             sort_in_shards=sort_in_shards,
         )
-        tar_command(manifest, output, options, buckets, workers, as_json, val or ())
+        with Bar("packed") as bar:
+            sets = make_tarred_sets(
+                manifest,
+                output,
+                options,
+                buckets=buckets,
+                workers=workers,
+                progress=lambda done, total: bar(done, total, f"{done:,} of {total:,} utterances"),
+            )
+        if as_json:
+            print(json.dumps({"sets": [asdict(one) for one in sets]}, indent=2))
+        else:
+            show(_tar_lines(sets, len(sets) * shards, output, val))
         return 0
 
     exit_with(run)
 
 
-@app.command("make-dummy")
 def make_dummy(
     output: Annotated[Path, typer.Option(help="folder to write to")] = Path("data/dummy_ssl"),
     train: Annotated[int, typer.Option(min=1, help="number of training utterances")] = 160,
@@ -242,11 +184,74 @@ def make_dummy(
     exit_with(run)
 
 
-def _kinds(names: list[str]) -> list[str]:
-    from nest_ssl.data.problems import KINDS
-    from nest_ssl.errors import NestError, nearest
+def found_so_far(findings: Findings, of: str = "lines") -> str:
+    """Return the text beside a progress bar."""
+    return f"{findings.lines:,} {of}, {findings.kinds.total()} problems"
 
-    for name in names:
-        if name not in KINDS:
-            raise NestError(f"--ignore: there is no {name!r}{nearest(name, KINDS)}; expected one of {', '.join(KINDS)}")
-    return names
+
+def hours_and_rates(findings: Findings) -> str:
+    """Return the hours of audio, and the number of files of each sample rate."""
+    rates = ", ".join(f"{rate} Hz ({count:,})" for rate, count in findings.sample_rates.most_common())
+    return f"{findings.seconds / 3600:.2f} hours of audio{rates and ': ' + rates}"
+
+
+def problem_lines(findings: Findings) -> Iterator[str]:
+    """Yield every kind of problem with its count and a few examples."""
+    from nest_ssl.data.problems import KINDS
+
+    for kind in KINDS:
+        for number, example in enumerate(findings.examples.get(kind, ())):
+            label = f"{kind:<12}{findings.kinds[kind]:>9,}" if number == 0 else " " * 21
+            yield f"  {label}  {example.message}"
+        hidden = findings.kinds[kind] - len(findings.examples.get(kind, ()))
+        if hidden:
+            yield f"  {' ' * 21}  and {hidden:,} more"
+
+
+def _check_lines(findings: Findings, clean: Sequence[Path], report: Path | None) -> Iterator[str]:
+    yield f"checked {findings.lines:,} lines, {hours_and_rates(findings)}"
+    if not findings.kinds:
+        yield "no problems"
+    else:
+        stops = f", and would stop at {findings.no_entries:,} that are no valid entries" if findings.no_entries else ""
+        yield (
+            f"{findings.faulty_lines:,} lines have problems; training skips {findings.skipped:,} of them and uses "
+            f"{findings.used:,}{stops}:"
+        )
+    yield from problem_lines(findings)
+    if report is not None:
+        yield f"all problems: {report}"
+    elif findings.kinds:
+        yield "to write all of them to a file: --report FILE"
+    if findings.narrow.lines:
+        yield f"narrow band, by spectrum: {findings.narrow}"
+    for overlap in findings.shared:
+        manifest, other = (line.rpartition(":")[0] for line in (overlap.validation_line, overlap.training_line))
+        yield (
+            f"{overlap.lines:,} of {overlap.of:,} lines of {manifest} share audio with {other} or another manifest "
+            "before it: do not validate on training data"
+        )
+    for path in clean:
+        yield f"clean manifest: {path}"
+
+
+def _tar_lines(sets: Sequence[TarredSet], shards: int, output: Path, val: Sequence[str] | None) -> Iterator[str]:
+    from nest_ssl.shell import hydra_value, over_lines, quoted
+
+    packed = sum(one.utterances for one in sets)
+    yield f"{output}: {packed} utterances in {shards} tar files, each read back and decoded"
+    if kept := sum(one.kept_shards for one in sets):
+        yield f"{kept} of the tar files existed already and are unchanged"
+    if left_over := sum(one.left_over for one in sets):
+        yield f"{left_over} utterances are left out, because all tar files of a set have equally many"
+    words = ["model.train_ds.is_tarred=true"]
+    paths = {"manifest_filepath": [one.manifest for one in sets], "tarred_audio_filepaths": [one.tars for one in sets]}
+    for key, values in paths.items():  # one path, or one list for each bucket
+        lists = ",".join(f"[{hydra_value([value])}]" for value in values)
+        words.append(f"model.train_ds.{key}={hydra_value(values) if len(values) == 1 else f'[{lists}]'}")
+    if val:
+        words.append(f"model.validation_ds.manifest_filepath={hydra_value(val)}")
+        yield from ("to train on it:", *over_lines(["nest-ssl train", *words]))
+    else:
+        yield "to train on it, together with a validation manifest (--val MANIFEST prints the whole command):"
+        yield from (f"  {quoted(word)}" for word in words)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nest_ssl.cli.common_options import Channel, ProblemFile, Quick, Workers
+from nest_ssl.cli.common_options import PROCESSORS, Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
+
+if TYPE_CHECKING:
+    from nest_ssl.apps.datatools.make_manifest import Made
+    from nest_ssl.apps.datatools.split import Grouping, Split
+
+_MOST_SUFFIXES = 5
 
 GroupBy = Annotated[
     str | None, typer.Option(metavar="FIELD", help="keep lines with the same value together, such as speaker")
@@ -48,7 +55,7 @@ def manifest(
     channel_selector: Channel = None,
     report: ProblemFile = None,
     quick: Quick = False,
-    workers: Workers = None,
+    workers: Workers = PROCESSORS,
     force: Force = False,
 ) -> None:
     """Make a manifest of all audio in folders, and hold out a share of it for validation.
@@ -64,14 +71,12 @@ def manifest(
     """
 
     def run() -> int:
-        import os
-
         from nest_ssl.apps.datatools.audio_folder import Labels, Table, text_beside
         from nest_ssl.apps.datatools.check_lines import Rules
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
         from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
         from nest_ssl.cli.common_options import channel
-        from nest_ssl.cli.data_output import found_so_far, made_lines, train_lines
+        from nest_ssl.cli.data import found_so_far
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError
 
@@ -90,7 +95,7 @@ def manifest(
                 ManifestOptions(
                     Rules(channel_selector=channel(channel_selector), quick=quick),
                     convert_to=convert,
-                    workers=workers or os.cpu_count() or 1,
+                    workers=workers,
                     force=force,
                 ),
                 labels=labels,
@@ -101,7 +106,7 @@ def manifest(
                 report=report,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings, "files")),
             )
-        show(made_lines(made, output, held_out, grouping, seed))
+        show(_made_lines(made, output, held_out, grouping, seed))
         if rows is not None and rows.unused:
             show([f"{rows.unused:,} rows of {table} name files that do not exist or cannot be used"])
         show(train_lines([str(output)], [] if held_out is None else [str(held_out)], channel(channel_selector)))
@@ -134,15 +139,80 @@ def split(
 
     def run() -> int:
         from nest_ssl.apps.datatools.split import Grouping, read_share, split_manifests, split_names
-        from nest_ssl.cli.data_output import split_lines, train_lines
         from nest_ssl.cli.terminal import show
 
         grouping = Grouping.read(group_by, group_by_folder, group_by_path)
         names = split_names(manifests, output)
         found = split_manifests(manifests, read_share(val), grouping, seed, names, force=force)
-        train, held_out = ([pair[side] for pair in names] for side in (0, 1))
-        lines = split_lines(found, train, held_out, grouping, seed)
-        show([*lines, *train_lines(list(map(str, train)), list(map(str, held_out)), None)])
+        train, held_out = ([str(pair[side]) for pair in names] for side in (0, 1))
+        show(_split_lines(found, train, held_out, grouping, seed))
+        show(train_lines(train, held_out, None))
         return 0
 
     exit_with(run)
+
+
+def _made_lines(made: Made, output: Path, val: Path | None, grouping: Grouping, seed: int) -> Iterator[str]:
+    """Yield the summary of `manifest`."""
+    from nest_ssl.cli.data import hours_and_rates, problem_lines
+    from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
+
+    findings = made.findings
+    yield f"read {findings.lines:,} audio files, {hours_and_rates(findings)}"
+    if made.resumed:
+        yield f"{made.resumed:,} of them were already read by a run that was stopped"
+    if made.converted:
+        yield f"{made.converted:,} were converted to {SAMPLE_RATE} Hz FLAC by ffmpeg"
+    if made.others:
+        some = ", ".join(f"{count:,} {suffix}" for suffix, count in list(made.others.items())[:_MOST_SUFFIXES])
+        yield f"ignored other files: {some}{', ...' * (len(made.others) > _MOST_SUFFIXES)}"
+    if findings.kinds:
+        yield f"{findings.faulty_lines:,} files have problems and are left out:"
+        yield from problem_lines(findings)
+    if val is None or made.split is None:
+        yield f"wrote {output}: {made.lines:,} lines"
+    else:
+        yield from _split_lines(made.split, [str(output)], [str(val)], grouping, seed)
+
+
+def _split_lines(
+    split: Split, train: Sequence[str], val: Sequence[str], grouping: Grouping, seed: int
+) -> Iterator[str]:
+    """Yield what was written, and how to make the same split again."""
+    held_out, lines = split.lines_held_out, len(split.held_out)
+    share = split.seconds_held_out / split.seconds
+    yield f"wrote {', '.join(train)}: {lines - held_out:,} lines, {split.groups - split.groups_held_out:,} groups"
+    yield f"wrote {', '.join(val)}: {held_out:,} lines, {split.groups_held_out:,} groups, {share:.1%} of the audio"
+    yield f"held out by {grouping}, seed {seed}: the same seed and data give the same split"
+    if split.without_group:
+        yield f"{split.without_group:,} lines without a group are in the training set"
+
+
+def train_lines(
+    train: Sequence[str],
+    val: Sequence[str],
+    channel_selector: str | int | None,
+    noise: Sequence[str] = (),
+    overrides: Sequence[str] = (),
+    group_by: str | None = None,
+) -> Iterator[str]:
+    """Yield the command that trains on the manifests and, without a validation set, the one that splits it off before.
+
+    Both sets use the noise, or none. The split does not divide groups of the field `group_by`.
+    """
+    from nest_ssl.apps.datatools.split import split_names
+    from nest_ssl.shell import as_typed, hydra_value, over_lines
+
+    if not val:
+        once = list(dict.fromkeys(train))
+        grouped = [] if group_by is None else ["--group-by", group_by]
+        split = as_typed(["nest-ssl data split", *once, "--val", "5%", *grouped])
+        yield from ("to hold out a share for validation:", f"  {split}")
+        train, val = ([str(pair[side]) for pair in split_names(once)] for side in (0, 1))
+    words = ["nest-ssl train"]
+    for node, manifests in (("train_ds", train), ("validation_ds", val)):
+        words.append(f"model.{node}.manifest_filepath={hydra_value(manifests)}")
+        words.append(f"model.{node}.noise_manifest={hydra_value(noise) if noise else 'null'}")
+        if channel_selector is not None:
+            words.append(f"model.{node}.channel_selector={channel_selector}")
+    yield from ("to train:", *over_lines([*words, *overrides]))

@@ -15,8 +15,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from nest_ssl.cli import data
-from nest_ssl.cli.app import app
+from nest_ssl.cli.app import app, data
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 
 ROOT = Path(__file__).parents[2]
@@ -120,7 +119,7 @@ def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tm
     wide = {**os.environ, "COLUMNS": "200"}
     told = subprocess.run([*tool, "--help"], cwd=tmp_path, env=wide, capture_output=True, text=True).stdout
     assert str(ROOT / "data" / "dummy_ssl") in told
-    command = typer.main.get_command(data.app).commands["make-dummy"]  # type: ignore[attr-defined]
+    command = typer.main.get_command(data).commands["make-dummy"]  # type: ignore[attr-defined]
     for parameter in command.params:
         assert parameter.opts[0] in told
     few = ["--output", "d", "--train", "2", "--val", "1", "--noise", "1", "--seed", "3", "--force"]

@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 
 from nest_ssl.apps.datatools.stats import Histogram
 from nest_ssl.cli.app import app
-from nest_ssl.cli.stats_output import histogram
+from nest_ssl.cli.stats import histogram
 from nest_ssl.data.dummy import DummyCorpus, make_dummy_corpus
 from tests.waiting import PATIENCE, random_draws, wait_until
 

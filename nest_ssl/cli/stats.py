@@ -1,4 +1,4 @@
-"""The output of `nest-ssl data stats`, 80 columns wide: figures, a histogram and commands to copy."""
+"""The command `nest-ssl data stats`; its output is 80 columns wide: figures, a histogram and commands to copy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import io
 import math
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from nest_ssl.cli.common_options import PROCESSORS, AsJson, Channel, Quick, Workers
+from nest_ssl.cli.exits import exit_with
 from nest_ssl.printable import printable
 
 if TYPE_CHECKING:
@@ -24,7 +27,70 @@ _MOST_VALUES = 8  # of a field
 _SPREAD = ("min", "p5", "median", "mean", "p95", "p99", "max")
 
 
-def report(
+def stats(
+    manifests: Annotated[list[str], typer.Argument(metavar="MANIFEST", help="JSON-lines manifests")],
+    val: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="validation manifest, for the command and overlaps")
+    ] = None,
+    noise: Annotated[
+        list[str] | None, typer.Option(metavar="MANIFEST", help="noise manifest, for the command to train with")
+    ] = None,
+    quick: Quick = False,
+    manifest_only: Annotated[
+        bool, typer.Option("--manifest-only", help="no audio at all: durations as the manifest gives them")
+    ] = False,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="of the random batches to compare the suggested ones with")
+    ] = 8,
+    channel_selector: Channel = None,
+    workers: Workers = PROCESSORS,
+    as_json: AsJson = False,
+) -> None:
+    """Describe manifests: durations, rates, loudness, silence, speakers, problems; and suggest training settings.
+
+    Loudness is the RMS of a file in dBFS, where 0 is a constant at full scale. Silence is the share of its frames of
+    25 ms that are 40 dB or more below the loudest one. Samples of 32767/32768 and more are at full scale.
+
+    Suggested limits and batches are part of a complete command to copy. With --val it also reports which validation
+    utterances are in these manifests; without it, how to split off a validation set.
+
+    Exit code: 0 done, whatever was found, 2 failed.
+
+    Example: nest-ssl data stats train.json --val val.json --noise noise.json
+    """
+
+    def run() -> int:
+        import json
+
+        from nest_ssl.apps.datatools.stats import Depth, describe
+        from nest_ssl.cli.common_options import channel
+        from nest_ssl.cli.data import found_so_far
+        from nest_ssl.cli.terminal import Bar, show
+        from nest_ssl.errors import NestError
+
+        if quick and manifest_only:
+            raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
+        depth: Depth = "manifest" if manifest_only else "headers" if quick else "samples"
+        with Bar("read") as bar:
+            found = describe(
+                manifests,
+                depth,
+                validation=val or (),
+                batch_size=batch_size,
+                channel_selector=channel(channel_selector),
+                workers=workers,
+                progress=lambda done, total, findings: bar(done, total, found_so_far(findings)),
+            )
+        if as_json:
+            print(json.dumps(found.as_dict(), indent=2))
+        else:
+            show(_report(found, manifests, val or (), noise or (), channel(channel_selector)))
+        return 0
+
+    exit_with(run)
+
+
+def _report(
     stats: Stats,
     manifests: Sequence[str],
     validation: Sequence[str],
@@ -32,7 +98,7 @@ def report(
     channel_selector: str | int | None,
 ) -> Iterator[str]:
     """Yield the lines of the report, with commands for these manifests."""
-    from nest_ssl.cli.data_output import train_lines
+    from nest_ssl.cli.manifest import train_lines
 
     depth = {"samples": "", "headers": " (headers only)", "manifest": " (by the manifest)"}[stats.depth]
     yield f"{stats.lines:,} lines, {stats.files:,} files, {_hours(stats.hours)} of audio{depth}"
@@ -118,7 +184,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], first_width: int)
 
 
 def _problems(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
-    from nest_ssl.cli.data_output import problem_lines
+    from nest_ssl.cli.data import problem_lines
     from nest_ssl.data.inspection.overlap import without_overlap
 
     found = stats.problems
