@@ -37,12 +37,7 @@ def bench(
 
     Example: nest-ssl bench --quick --no-nemo --output benchmarks.md
     """
-    switches = {
-        "--quick": quick,
-        "--no-nemo": no_nemo,
-        "--continue": resume,
-        "--install-speech": install_speech,
-    }
+    switches = {"--quick": quick, "--no-nemo": no_nemo, "--continue": resume, "--install-speech": install_speech}
     values = {"--only": only, "--workers": workers, "--output": output, "--folder": folder}
     arguments = [name for name, given in switches.items() if given]
     arguments += [f"{name}={value}" for name, value in values.items() if value is not None]

@@ -21,7 +21,7 @@ _CUT_OFF = 141  # as shells report a program whose output is no longer read, for
 
 def exit_with(run: Callable[[], int]) -> None:
     """Exit with the command's code; an unexpected error is a bug and keeps its traceback."""
-    from nest_ssl.errors import NestError
+    from nest_ssl.errors import NestError, one_line
 
     try:
         code = run()
@@ -33,7 +33,8 @@ def exit_with(run: Callable[[], int]) -> None:
     except BrokenPipeError:
         code = _CUT_OFF
     except OSError as error:
-        code = _fail(_message(error))
+        place = "" if error.filename is None else f"{error.filename}: "
+        code = _fail(f"{place}{one_line(error.strerror or error)}")
     except Exception:
         traceback.print_exc()
         code = FAILED
@@ -44,13 +45,6 @@ def exit_with(run: Callable[[], int]) -> None:
 def _fail(message: str) -> int:
     say(f"error: {message}", error=True)
     return FAILED
-
-
-def _message(error: OSError) -> str:
-    from nest_ssl.errors import one_line
-
-    reason = one_line(error.strerror or error)
-    return reason if error.filename is None else f"{error.filename}: {reason}"
 
 
 def _flush() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Iterator, Sequence
 from textwrap import wrap
@@ -177,10 +176,10 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], first_width: int)
         table.add_column(name, justify="right" if name else "left", no_wrap=True, min_width=7)
     for first, *others in rows:
         table.add_row(Text(printable(first)), *others)
-    console = Console(file=io.StringIO(), width=_WIDTH, force_terminal=False, highlight=False)
-    console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    return ["", *(line.rstrip() for line in console.file.getvalue().splitlines())]
+    console = Console(width=_WIDTH, force_terminal=False, highlight=False)
+    with console.capture() as printed:
+        console.print(table)
+    return ["", *(line.rstrip() for line in printed.get().splitlines())]
 
 
 def _problems(stats: Stats, manifests: Sequence[str], validation: Sequence[str]) -> Iterator[str]:
@@ -197,7 +196,7 @@ def _problems(stats: Stats, manifests: Sequence[str], validation: Sequence[str])
     if found.kinds or stats.overlap is not None:
         yield f"to list and drop all of them: {without_overlap(manifests, validation)}"
     else:
-        yield "no problems" if stats.depth == "samples" else "no problems, as far as this tells"
+        yield "no problems" if stats.depth == "samples" else "no problems in what was read"
 
 
 def _advice(advice: Advice) -> Iterator[str]:

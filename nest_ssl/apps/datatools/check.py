@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import Block, CheckedLine, Rules, check_block
-from nest_ssl.apps.datatools.manifest_files import manifest_file, new_file, write_clean
+from nest_ssl.apps.datatools.manifest_files import copy_without, manifest_file, new_file
 from nest_ssl.apps.datatools.processes import in_processes
 from nest_ssl.data.inspection.bandwidth import NarrowBand
 from nest_ssl.data.inspection.overlap import AudioParts, Overlap, shared_audio
@@ -211,7 +211,7 @@ def check_manifests(
         faulty = [np.unique(entries.faulty[which]) for entries, which in owners]
         findings.faulty_lines = sum(map(len, faulty))
         for file, numbers, path, target in zip(files, faulty, clean, cleaned, strict=False):
-            write_clean(file, numbers, path, target)
+            copy_without(file, numbers, path, target)
     return findings
 
 

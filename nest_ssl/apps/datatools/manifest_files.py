@@ -1,4 +1,4 @@
-"""Read and write manifests line by line; a clean one is written for each checked one, so that sets are never mixed."""
+"""Read, copy and name manifests; each checked manifest gets a clean one of its own, so that sets are never mixed."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def clean_paths(manifests: Sequence[str], target: str) -> list[Path]:
     return paths
 
 
-def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes]) -> None:
-    """Copy all lines of a manifest except these numbers, which ascend.
+def copy_without(manifest: str, dropped: np.ndarray, target: Path, copy: IO[bytes]) -> None:
+    """Copy all lines of a manifest but those with these numbers, in ascending order, to the open file of `target`.
 
     Lines are copied byte for byte. Only if the copy is in another folder are paths relative to the manifest rewritten,
     so that they name the same file.
@@ -51,12 +51,12 @@ def write_clean(manifest: str, faulty: np.ndarray, target: Path, clean: IO[bytes
     move = None if folders[0] == folders[1] else (folders[0], folders[1])
     for first, content in line_blocks(manifest, _BYTES_AT_ONCE):
         lines = (content.removeprefix(BOM_UTF8) if first == 1 else content).splitlines(keepends=True)
-        here = faulty[np.searchsorted(faulty, first) : np.searchsorted(faulty, first + len(lines))]
+        here = dropped[np.searchsorted(dropped, first) : np.searchsorted(dropped, first + len(lines))]
         for number in here[::-1]:
             del lines[number - first]
         if lines and not lines[-1].endswith((b"\n", b"\r")):
             lines.append(b"\n")
-        clean.writelines(lines if move is None else _moved(lines, *move))
+        copy.writelines(lines if move is None else _moved(lines, *move))
 
 
 def manifest_file(name: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nest_ssl.apps.datatools.check_lines import NOT_CATEGORIES
-from nest_ssl.apps.datatools.manifest_files import new_file, read_entries, split_name, write_clean
+from nest_ssl.apps.datatools.manifest_files import copy_without, new_file, read_entries, split_name
 from nest_ssl.data.manifest import stable_hash
 from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
@@ -155,7 +155,7 @@ def split_manifests(
         for file, (train, val), start, end in zip(files, names, starts, ends, strict=False):
             held_out, own = split.held_out[start:end], lines[start:end]
             for target, others in ((train, own[held_out]), (val, own[~held_out])):
-                write_clean(file, others, target, stack.enter_context(new_file(target)))
+                copy_without(file, others, target, stack.enter_context(new_file(target)))
     return split
 
 
