@@ -107,20 +107,20 @@ class _Entries:
         self.faulty = [array("q") for _ in names]
         self.which = array("i")  # index of the manifest
         self.numbers = array("q")  # of lines
-        self.parts, self.files = array("Q"), array("Q")  # fingerprints
+        self.parts, self.files = array("Q"), array("Q")  # hashes
         self.offsets, self.durations = array("d"), array("d")
         self.duplicates: set[int] = set()
 
     def add(self, line: CheckedLine, which: int) -> None:
         if line.audio.problems:
             self.faulty[which].append(line.number)
-        if line.fingerprint is not None:
+        if line.row is not None:
             self.which.append(which)
             self.numbers.append(line.number)
-            self.parts.append(line.fingerprint)
+            self.parts.append(line.part)
             self.files.append(line.file)
-            self.offsets.append(line.offset)
-            self.durations.append(line.duration)
+            self.offsets.append(line.row.offset)
+            self.durations.append(line.row.duration)
 
     def duplicated(self) -> Iterator[Problem]:
         """Yield lines that name the same part of a file as an earlier line."""
@@ -218,7 +218,7 @@ def check_manifests(
 def _count(line: CheckedLine, block: Block, findings: Findings, is_speech: bool) -> None:
     audio = line.audio
     findings.add_line(audio.seconds, audio.sample_rate, audio.problems)
-    findings.no_entries += bool(audio.problems) and line.fingerprint is None
+    findings.no_entries += bool(audio.problems) and line.row is None
     findings.skipped += any(problem.outcome == "skipped" for problem in audio.problems)
     if is_speech and not math.isnan(audio.bandwidth):
         findings.narrow.add(audio.bandwidth, audio.seconds, f"{block.file}:{line.number}", block.rules.sample_rate)

@@ -62,15 +62,13 @@ class CheckedAudio:
 
 
 class CheckedLine(NamedTuple):
-    """The result for one line; a line without a fingerprint is no manifest entry."""
+    """The result for one line; a tuple, because it comes from another process."""
 
     number: int
     audio: CheckedAudio
-    fingerprint: int | None = None  # the same for the same part of the same file
+    row: ManifestRow | None = None  # None for a line that is no manifest entry
+    part: int = 0  # the same for the same part of the same file
     file: int = 0  # the same for the same file
-    offset: Seconds = 0.0
-    duration: Seconds = math.nan  # in the manifest
-    in_tar: bool = False
     categories: Mapping[str, str] | None = None  # if the rules ask for them
 
 
@@ -113,9 +111,8 @@ def _check_line(manifest: str, number: int, line: bytes, rules: Rules) -> Checke
         return CheckedLine(number, CheckedAudio([] if "bad_line" in rules.ignored else [parsed]))
     value, row = parsed
     entry = row.entry(manifest, number)
-    audio, found = check_entry(entry, rules), categories(value) if rules.describe else None
-    in_tar = not math.isnan(row.shard)
-    return CheckedLine(number, audio, *_fingerprints(entry), entry.offset, row.duration, in_tar, found)
+    found = categories(value) if rules.describe else None
+    return CheckedLine(number, check_entry(entry, rules), row, *_fingerprints(entry), found)
 
 
 def categories(value: Mapping[str, Any]) -> dict[str, str]:

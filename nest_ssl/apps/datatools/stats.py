@@ -207,21 +207,23 @@ class _Columns:
 
     def add(self, line: CheckedLine) -> None:
         """Add a line; one that is no manifest entry is skipped."""
-        if line.fingerprint is None:
+        audio, row = line.audio, line.row
+        if row is None:
             return
-        audio = line.audio
         seconds = audio.seconds or math.nan  # usable audio has samples
         self.seconds.append(seconds)
-        self.durations.append(line.duration)
+        self.durations.append(row.duration)
         self.files.append(line.file)
-        self.in_tar += line.in_tar
+        self.in_tar += not math.isnan(row.shard)
         known = 0.0 if math.isnan(seconds) else seconds
         if audio.header is not None:
-            for tally, value in zip((self.sample_rates, self.formats), audio.header, strict=True):
-                tally.add(value, known)
+            sample_rate, format_ = audio.header
+            self.sample_rates.add(sample_rate, known)
+            self.formats.add(format_, known)
         if audio.loudness is not None:
-            for column, level in zip((self.rms, self.clipped, self.silence), audio.loudness, strict=True):
-                column.append(level)
+            self.rms.append(audio.loudness.rms)
+            self.clipped.append(audio.loudness.clipped)
+            self.silence.append(audio.loudness.silence)
         for name, text in (line.categories or {}).items():
             self.fields[name].add(text, known)
 
@@ -239,12 +241,9 @@ def _read_lines(manifests: Sequence[str], observe: Observer, progress: Progress 
                     findings.add_line(0.0, None, [parsed])
                     continue
                 findings.lines += 1
-                row = parsed.row
-                audio = CheckedAudio(seconds=row.duration)
-                name_of_file = hash(named_from(here, row.path)) & _BITS
-                in_tar = not math.isnan(row.shard)
-                fields = categories(parsed.value)
-                observe(CheckedLine(number, audio, 0, name_of_file, 0.0, row.duration, in_tar, fields))
+                value, row = parsed
+                name = hash(named_from(here, row.path)) & _BITS
+                observe(CheckedLine(number, CheckedAudio(seconds=row.duration), row, 0, name, categories(value)))
             done += len(block)
             if progress is not None:
                 progress(done, total, findings)
