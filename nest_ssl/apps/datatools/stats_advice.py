@@ -75,13 +75,14 @@ def advise(durations: np.ndarray, batch_size: int, *, in_tar: bool = False) -> A
     kept = known[(known >= shortest) & (known <= longest)]
     missing = len(durations) - len(known)
     lines_kept = len(kept) + missing  # limits apply only to lines with a duration
+    reason = ""
     if not lines_kept:
-        return Advice(*limits, lines_kept, None, "all clips are outside of the limits; cut long ones first")
-    if missing:
-        return Advice(*limits, lines_kept, None, f"{missing:,} lines have no duration")
-    if in_tar:
-        return Advice(*limits, lines_kept, None, "for tar files, nest-ssl data tar --buckets makes them")
-    return Advice(*limits, lines_kept, suggest_batches(kept, batch_size))
+        reason = "all clips are outside of the limits; cut long ones first"
+    elif missing:
+        reason = f"{missing:,} lines have no duration"
+    elif in_tar:
+        reason = "for tar files, nest-ssl data tar --buckets makes them"
+    return Advice(*limits, lines_kept, None if reason else suggest_batches(kept, batch_size), reason)
 
 
 def suggest_max_duration(durations: np.ndarray) -> Seconds:
