@@ -125,7 +125,7 @@ def test_a_folder_with_other_files_is_not_touched(run: Callable[..., Result], tm
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_project_with_a_configuration_of_its_own_is_not_an_earlier_alignment(
+def test_a_project_with_its_own_configuration_is_not_taken_for_an_earlier_alignment(
     run: Callable[..., Result], tmp_path: Path
 ) -> None:
     (tmp_path / "config.yaml").write_text("seed: 1")

@@ -53,13 +53,13 @@ def test_help_shows_kinds_and_an_example(check: Callable[..., Result]) -> None:
         assert word in done.stdout
 
 
-def test_a_healthy_set_is_exit_code_0(check: Callable[..., Result], corpus: DummyCorpus) -> None:
+def test_a_set_without_problems_ends_with_exit_code_0(check: Callable[..., Result], corpus: DummyCorpus) -> None:
     done = check(corpus.train_manifest, corpus.val_manifest, "--noise", corpus.noise_manifest, "--sample-rate", 16000)
     assert (done.exit_code, done.stderr) == (0, "")
     assert re.fullmatch(r"checked 5 lines, 0\.0\d hours of audio: 16000 Hz \(5\)\nno problems\n", done.stdout)
 
 
-def test_problems_are_exit_code_1_and_a_summary_by_kind(check: Callable[..., Result], broken: Path) -> None:
+def test_problems_end_with_exit_code_1_and_a_summary_by_kind(check: Callable[..., Result], broken: Path) -> None:
     done = check(broken, "--report", "all.jsonl", "--write-clean", "clean.json")
     assert (done.exit_code, done.stderr) == (1, "")
     lines = done.stdout.splitlines()
@@ -80,7 +80,7 @@ def test_the_summary_is_json_on_request(check: Callable[..., Result], broken: Pa
     assert [example["line"] for example in found["examples"]["unreadable"]] == [f"{broken}:{n}" for n in (4, 5, 6)]
 
 
-def test_tar_files_are_told_as_json_on_request(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_tar_prints_json_on_request(corpus: DummyCorpus, tmp_path: Path) -> None:
     arguments = [corpus.train_manifest, "--output", tmp_path / "tarred", "--shards", 1, "--workers", 1, "--json"]
     done = CliRunner().invoke(app, ["data", "tar", *map(str, arguments)])
     assert done.exit_code == 0, done.stderr
@@ -91,7 +91,7 @@ def test_tar_files_are_told_as_json_on_request(corpus: DummyCorpus, tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("buckets", [1, 2])
-def test_the_command_to_train_on_tar_files_runs_as_it_is_printed(
+def test_the_printed_command_to_train_on_tar_files_runs(
     corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buckets: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -114,7 +114,7 @@ def test_the_command_to_train_on_tar_files_runs_as_it_is_printed(
     assert done.exit_code == 0, done.stderr
 
 
-def test_the_tool_for_dummy_data_is_the_same_command_with_a_folder_of_its_own(tmp_path: Path) -> None:
+def test_the_tool_for_dummy_data_is_the_same_command_with_another_default_folder(tmp_path: Path) -> None:
     tool = [sys.executable, str(ROOT / "tools" / "prepare_dummy_ssl_data.py")]
     wide = {**os.environ, "COLUMNS": "200"}
     told = subprocess.run([*tool, "--help"], cwd=tmp_path, env=wide, capture_output=True, text=True).stdout

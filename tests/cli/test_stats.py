@@ -94,7 +94,7 @@ def printed(report: str) -> list[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("channels", [[], ["--channel-selector", "average"]], ids=str)
-def test_the_suggested_command_trains_as_it_is_printed(
+def test_the_printed_command_trains(
     run: Callable[..., Result], stats: Callable[..., Result], manifest: Path, corpus: DummyCorpus, channels: list[str]
 ) -> None:
     val = manifest.with_name("val & more.json")
@@ -109,7 +109,7 @@ def test_the_suggested_command_trains_as_it_is_printed(
 
 
 @pytest.mark.slow
-def test_without_a_validation_set_the_printed_commands_hold_one_out_and_train(
+def test_without_a_validation_set_the_printed_commands_split_and_train(
     run: Callable[..., Result], stats: Callable[..., Result], manifest: Path
 ) -> None:
     split, train = printed(stats(manifest, "--batch-size", 4).stdout)
@@ -122,7 +122,7 @@ def test_without_a_validation_set_the_printed_commands_hold_one_out_and_train(
         assert done.exit_code == 0, done.stderr
 
 
-def test_validation_utterances_that_are_trained_on_are_told(stats: Callable[..., Result], manifest: Path) -> None:
+def test_validation_utterances_that_are_trained_on_are_reported(stats: Callable[..., Result], manifest: Path) -> None:
     val = manifest.with_name("val.json")
     val.write_bytes(b"".join([*manifest.read_bytes().splitlines(keepends=True)[:3], b"no line\n"]))
     for depth in ([], ["--quick"], ["--manifest-only"]):
@@ -172,7 +172,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(
         ({"duration": 9.0, "shard_id": 0}, "members of tar files, which are not read here: --manifest-only"),
     ],
 )
-def test_where_there_is_nothing_to_suggest_it_says_why(
+def test_the_report_says_why_nothing_is_suggested(
     stats: Callable[..., Result], tmp_path: Path, row: dict, words: str
 ) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"audio_filepath": "a.wav", **row}))
@@ -181,7 +181,9 @@ def test_where_there_is_nothing_to_suggest_it_says_why(
     assert "batch_duration" not in done.stdout
 
 
-def test_values_neither_move_the_cursor_nor_the_columns(stats: Callable[..., Result], tmp_path: Path) -> None:
+def test_control_characters_in_values_change_neither_terminal_nor_columns(
+    stats: Callable[..., Result], tmp_path: Path
+) -> None:
     values = ["plain", "a\x1b[2Jb\nc", "说话" * 20, "\ud800"]
     rows = [{"audio_filepath": "a.wav", "duration": 2.0, "speaker": value} for value in 2 * values]
     (tmp_path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -192,7 +194,7 @@ def test_values_neither_move_the_cursor_nor_the_columns(stats: Callable[..., Res
     assert {cell_len(line) for line in table} == {58}
 
 
-def test_a_terminal_that_knows_ascii_alone_gets_it(manifest: Path) -> None:
+def test_a_terminal_without_unicode_gets_ascii(manifest: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "nest_ssl", "data", "stats", str(manifest), "--workers", "2"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
@@ -214,7 +216,7 @@ def test_bars_are_in_proportion() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
-def test_an_interruption_ends_all_processes_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interruption_ends_all_processes_and_leaves_no_files(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "long.wav", np.random.default_rng(0).standard_normal(60 * 16000) / 9, 16000)
     rows = [{"audio_filepath": "long.wav", "offset": n / 1000, "duration": 50.0} for n in range(9000)]
     (tmp_path / "m.json").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -88,7 +88,7 @@ def start_method(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.mark.usefixtures("start_method")
 @pytest.mark.parametrize(("workers", "start_method"), [(1, None), (2, None), (2, "spawn")], indirect=["start_method"])
-def test_every_problem_is_named_with_its_line(
+def test_every_problem_is_reported_with_its_line(
     manifest: Path, lines: list[tuple[bytes, list[str]]], tmp_path: Path, workers: int
 ) -> None:
     report = tmp_path / "report.jsonl"
@@ -104,7 +104,7 @@ def test_every_problem_is_named_with_its_line(
         assert "\n" not in record["message"]
 
 
-def test_a_clean_manifest_holds_the_other_lines_byte_for_byte_and_is_clean(
+def test_a_clean_manifest_holds_the_lines_without_problems_byte_for_byte(
     manifest: Path, lines: list[tuple[bytes, list[str]]], tmp_path: Path
 ) -> None:
     clean = tmp_path / "clean.json"
@@ -115,7 +115,7 @@ def test_a_clean_manifest_holds_the_other_lines_byte_for_byte_and_is_clean(
     assert not check_manifests([str(clean)], Rules()).kinds
 
 
-def test_lines_of_several_manifests_are_duplicates_too_but_not_of_speech_and_noise(
+def test_duplicates_are_found_across_manifests_but_not_between_speech_and_noise(
     manifest: Path, lines: list[tuple[bytes, list[str]]], tmp_path: Path
 ) -> None:
     second, clean, other = (tmp_path / name for name in ("second.json", "clean.json", "other.json"))
@@ -130,7 +130,7 @@ def test_lines_of_several_manifests_are_duplicates_too_but_not_of_speech_and_noi
     assert clean.read_bytes() == b"".join(line for line, kinds in lines if not kinds) + b"\n"
 
 
-def test_headers_alone_tell_all_but_what_is_in_the_samples(
+def test_a_quick_check_finds_all_problems_except_those_of_samples(
     manifest: Path, lines: list[tuple[bytes, list[str]]], tmp_path: Path
 ) -> None:
     report = tmp_path / "report.jsonl"
@@ -149,14 +149,14 @@ def test_headers_alone_tell_all_but_what_is_in_the_samples(
     ],
     ids=["rate", "other rate", "average of channels", "ignored problems"],
 )
-def test_rules_say_what_is_a_problem(manifest: Path, rules: Rules, more: dict, fewer: dict) -> None:
+def test_rules_decide_what_is_a_problem(manifest: Path, rules: Rules, more: dict, fewer: dict) -> None:
     usual = check_manifests([str(manifest)], Rules()).kinds
     found = check_manifests([str(manifest)], rules).kinds
     assert found - usual == more
     assert usual - found == fewer
 
 
-def test_a_healthy_corpus_has_no_problems(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_corpus_without_faults_has_no_problems(corpus: DummyCorpus, tmp_path: Path) -> None:
     manifests = [str(corpus.train_manifest), str(corpus.val_manifest)]
     report = tmp_path / "report.jsonl"
     findings = check_manifests(manifests, Rules(sample_rate=RATE), noise=[str(corpus.noise_manifest)], report=report)
@@ -165,9 +165,7 @@ def test_a_healthy_corpus_has_no_problems(corpus: DummyCorpus, tmp_path: Path) -
     assert report.read_bytes() == b""
 
 
-def test_duplicates_are_those_of_a_naive_search(
-    write_audio: Callable, write_manifest: Callable, tmp_path: Path
-) -> None:
+def test_duplicates_are_those_of_a_simple_loop(write_audio: Callable, write_manifest: Callable, tmp_path: Path) -> None:
     draw = random.Random(0)
     row = write_audio("a.wav", SOUND)
     rows = [{**row, "offset": draw.randrange(40) / 100, "duration": 1.0} for _ in range(300)]
@@ -185,7 +183,7 @@ def test_duplicates_are_those_of_a_naive_search(
     assert [(record["line"], record["message"]) for record in found] == naive
 
 
-def test_progress_goes_from_nothing_to_everything(manifest: Path) -> None:
+def test_progress_increases_to_the_total(manifest: Path) -> None:
     told: list[tuple[int, int, int]] = []
 
     def progress(done: int, total: int, findings: Findings) -> None:
@@ -196,7 +194,9 @@ def test_progress_goes_from_nothing_to_everything(manifest: Path) -> None:
     assert told == sorted(told)
 
 
-def test_what_cannot_be_written_is_told_before_anything_is_read(manifest: Path, tmp_path: Path) -> None:
+def test_output_files_that_cannot_be_written_are_an_error_before_anything_is_read(
+    manifest: Path, tmp_path: Path
+) -> None:
     before = sorted(tmp_path.iterdir())
     for options in ({"clean": [manifest]}, {"report": manifest}, {"clean": [tmp_path]}, {"report": manifest / "x"}):
         with pytest.raises(NestError):
@@ -208,7 +208,7 @@ def test_what_cannot_be_written_is_told_before_anything_is_read(manifest: Path, 
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_relative_names_stay_valid_in_another_folder(manifest: Path, tmp_path: Path) -> None:
+def test_relative_paths_stay_valid_in_another_folder(manifest: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere" / "clean.json"
     channels = {"audio_filepath": ["good.wav", "good.wav"], "duration": 2.0, "text": "两个"}
     absolute = {"audio_filepath": str(tmp_path / "good.wav"), "offset": 0.25, "duration": 1.0}
@@ -223,7 +223,7 @@ def test_relative_names_stay_valid_in_another_folder(manifest: Path, tmp_path: P
     assert not check_manifests([str(elsewhere)], rules).kinds
 
 
-def test_parts_that_share_audio_with_an_earlier_manifest_are_named_and_left_out_of_the_later(
+def test_lines_that_share_audio_with_an_earlier_manifest_are_reported_and_left_out(
     write_audio: Callable, write_manifest: Callable, tmp_path: Path
 ) -> None:
     long, other = write_audio("long.wav", np.tile(SOUND, 5)), write_audio("other.wav", SOUND)
@@ -246,7 +246,7 @@ def test_parts_that_share_audio_with_an_earlier_manifest_are_named_and_left_out_
     assert not check_manifests(list(map(str, clean)), Rules()).kinds
 
 
-def test_one_file_for_several_manifests_is_refused_and_says_how(tmp_path: Path) -> None:
+def test_one_clean_file_for_several_manifests_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     manifests = ["a/train.json", "val.jsonl"]
     with pytest.raises(NestError, match=r"would mix them; give a folder for train\.clean\.json and val\.clean\.jsonl"):
         clean_paths(manifests, "train.clean.json")
@@ -270,7 +270,7 @@ def test_telephone_speech_is_counted_and_is_a_problem_on_request(mixed: str, tmp
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows has no signals to a group of processes")
-def test_an_interruption_leaves_nothing_behind(write_audio: Callable, tmp_path: Path) -> None:
+def test_an_interruption_leaves_no_files(write_audio: Callable, tmp_path: Path) -> None:
     row = write_audio("long.wav", np.tile(SOUND, 60))
     lines = [json.dumps({**row, "offset": n / 100, "duration": 60.0}) + "\n" for n in range(5000)]
     (tmp_path / "m.json").write_text("".join(lines))

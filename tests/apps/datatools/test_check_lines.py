@@ -23,7 +23,7 @@ def speech() -> np.ndarray:
 
 
 @pytest.mark.parametrize("rate", [8000, 16000, 44100])
-def test_silence_is_the_share_of_librosas_frames_far_below_the_loudest(speech: np.ndarray, rate: int) -> None:
+def test_silence_is_the_share_of_librosas_frames_40_db_below_the_loudest(speech: np.ndarray, rate: int) -> None:
     length = round(0.025 * rate)
     rms = librosa.feature.rms(y=speech, frame_length=length, hop_length=length, center=False)[0]
     expected = np.mean(librosa.amplitude_to_db(rms, ref=rms.max(), amin=1e-10, top_db=None) < -40)

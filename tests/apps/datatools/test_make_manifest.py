@@ -53,7 +53,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("options", [ManifestOptions(), ManifestOptions(Rules(quick=True)), ManifestOptions(workers=2)])
-def test_every_usable_file_is_a_line_and_the_others_are_named(
+def test_every_usable_file_becomes_a_line_and_the_others_are_reported(
     make: Callable[..., Made], tmp_path: Path, options: ManifestOptions
 ) -> None:
     made = make(options=options, report=tmp_path / "problems.jsonl")
@@ -67,7 +67,7 @@ def test_every_usable_file_is_a_line_and_the_others_are_named(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["my audio", "problems.jsonl", "train.json"]
 
 
-def test_a_channel_selector_lets_files_of_several_channels_in(make: Callable[..., Made]) -> None:
+def test_multi_channel_files_are_used_with_a_channel_selector(make: Callable[..., Made]) -> None:
     assert make(options=ManifestOptions(Rules(channel_selector="average"))).lines == 7
 
 
@@ -105,7 +105,7 @@ def test_texts_beside_the_audio_and_columns_of_a_table_become_fields(make: Calla
         ("path,speaker\n", "has no rows"),
     ],
 )
-def test_a_table_that_does_not_tell_is_one_line_and_nothing_is_written(
+def test_an_unclear_table_gives_an_error_of_one_line_and_no_manifest(
     make: Callable[..., Made], tmp_path: Path, content: str, message: str
 ) -> None:
     (tmp_path / "labels").write_text(content)
@@ -115,7 +115,7 @@ def test_a_table_that_does_not_tell_is_one_line_and_nothing_is_written(
     assert not (tmp_path / "train.json").exists()
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_files_that_are_left(
+def test_an_interrupted_run_continues_with_the_remaining_files(
     make: Callable[..., Made], audio: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_FILES_AT_ONCE", 2)
@@ -138,7 +138,9 @@ def test_a_run_that_was_stopped_goes_on_with_the_files_that_are_left(
     assert make(options=ManifestOptions(force=True)).resumed == 0
 
 
-def test_what_stands_in_the_way_is_told_first(make: Callable[..., Made], tmp_path: Path, audio: Path) -> None:
+def test_existing_manifests_and_missing_folders_are_an_error_before_anything_is_read(
+    make: Callable[..., Made], tmp_path: Path, audio: Path
+) -> None:
     (tmp_path / "train.json").touch()
     with pytest.raises(NestError, match="exists already; --force replaces it"):
         make()
@@ -151,7 +153,7 @@ def test_what_stands_in_the_way_is_told_first(make: Callable[..., Made], tmp_pat
 
 
 @needs_ffmpeg
-def test_what_only_ffmpeg_reads_is_left_out_or_converted_to_what_training_reads(
+def test_files_that_only_ffmpeg_reads_are_left_out_or_converted(
     make: Callable[..., Made], audio: Path, tmp_path: Path
 ) -> None:
     source = audio / "ann" / "u1.wav"

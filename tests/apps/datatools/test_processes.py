@@ -47,12 +47,12 @@ def test_results_come_in_order(workers: int) -> None:
     assert found == [(number, number**2) for number in range(30)]
 
 
-def test_a_process_that_dies_is_an_error_of_one_line() -> None:
+def test_a_process_that_dies_gives_an_error_of_one_line() -> None:
     with pytest.raises(NestError, match=r"^piece 0: a process died or soon after; try --workers 1$"):
         list(in_processes(die, range(30), 2, died_at=where))
 
 
-def test_there_are_no_more_processes_than_windows_can_wait_for(
+def test_the_number_of_processes_is_limited_to_what_windows_supports(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, write_audio: Callable, write_manifest: Callable
 ) -> None:
     asked: list[int] = []
@@ -88,9 +88,7 @@ def interrupt(ready: Callable[[int], bool], folder: Path, start_method: str | No
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork, and no signals to a group of processes")
-def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
-    tmp_path: Path, capfd: pytest.CaptureFixture
-) -> None:
+def test_ctrl_c_ends_the_current_work_which_can_clean_up(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     before = time.monotonic()
     assert interrupt(lambda _: len(list(tmp_path.glob("begun*"))) == 2, tmp_path) == 0
     assert time.monotonic() - before < 2 * PATIENCE  # the work would take so long without an interruption
@@ -100,7 +98,7 @@ def test_ctrl_c_ends_the_work_at_hand_and_leaves_it_time_to_clean_up(
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows has no fork, and no signals to a group of processes")
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for processes in /proc")
-def test_ctrl_c_while_processes_start_is_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
+def test_ctrl_c_while_processes_start_prints_no_traceback(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
     def workers_import(pid: int) -> bool:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         workers = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]

@@ -62,7 +62,7 @@ def test_no_group_is_divided_and_no_line_is_lost(
     assert find_overlap(*([load_manifest([str(name)])] for name in names)) is None
 
 
-def test_a_seed_gives_the_same_split_again_in_any_order_of_lines_and_another_seed_another() -> None:
+def test_the_split_depends_on_the_seed_but_not_on_the_order_of_lines() -> None:
     lines = rows()
     groups, durations = [f"{row['speaker']}" for row in lines], [row["duration"] for row in lines]
     first = hold_out(groups, durations, 0.2, 7)
@@ -85,7 +85,7 @@ def test_groups_of_several_manifests_stay_together(write_manifest: Callable[...,
     assert [sum(len(read(name)) for name in pair) for pair in names] == [200, 200]
 
 
-def test_lines_without_a_group_are_trained_on_and_groups_larger_than_the_share_leave_the_smallest() -> None:
+def test_lines_without_a_group_are_for_training_and_the_smallest_group_is_held_out_if_all_are_too_large() -> None:
     groups = ["large"] * 6 + ["small"] * 3 + [None]
     split = hold_out(groups, [np.nan] * 10, 0.1, 0)
     assert split.held_out.tolist() == [group == "small" for group in groups]
@@ -106,7 +106,7 @@ def test_paths_stay_valid_in_another_folder(write_manifest: Callable[..., str], 
     ("field", "message"),
     [("speeker", r"no line has a field 'speeker' \(did you mean 'speaker'\?\)"), ("same", "there is one group")],
 )
-def test_what_cannot_be_split_is_one_line_and_leaves_nothing(
+def test_data_without_several_groups_gives_an_error_of_one_line_and_no_files(
     write_manifest: Callable[..., str], tmp_path: Path, field: str, message: str
 ) -> None:
     manifest = write_manifest([{**row, "same": 1} for row in rows(20)])
@@ -137,5 +137,5 @@ def test_bad_lines_existing_files_and_shares_are_refused(write_manifest: Callabl
     ("output", "name"),
     [("train.json", "val.json"), ("my_train.jsonl", "my_val.jsonl"), ("a.json", "a.val.json"), ("x", "x.val.json")],
 )
-def test_the_validation_manifest_is_named_after_the_other(output: str, name: str) -> None:
+def test_the_validation_manifest_is_named_after_the_training_manifest(output: str, name: str) -> None:
     assert val_name(Path("f") / output) == Path("f") / name

@@ -72,7 +72,7 @@ def test_figures_are_those_of_naive_sums(manifest: str) -> None:
     assert {share.value: share.lines for share in found.formats} == formats
 
 
-def test_sound_is_that_of_naive_sums(manifest: str) -> None:
+def test_loudness_and_silence_are_those_of_naive_sums(manifest: str) -> None:
     found, files = describe([manifest]), readable(manifest)
     assert found.loudness is not None
     assert found.full_scale is not None
@@ -95,12 +95,12 @@ def test_files_that_cannot_be_used_are_counted_with_their_kind(manifest: str) ->
 
 
 @pytest.mark.parametrize("depth", ["samples", "headers"])
-def test_more_processes_find_the_same(manifest: str, depth: Depth) -> None:
+def test_results_do_not_depend_on_the_number_of_processes(manifest: str, depth: Depth) -> None:
     one, two = (describe([manifest, manifest], depth, workers=workers) for workers in (1, 2))
     assert one.as_dict() == two.as_dict()
 
 
-def test_headers_alone_tell_the_same_durations_and_nothing_of_the_sound(manifest: str) -> None:
+def test_headers_give_the_same_durations_but_no_loudness(manifest: str) -> None:
     whole, quick = describe([manifest]), describe([manifest], "headers")
     assert quick.loudness is quick.silence is quick.full_scale is None
     assert (quick.sample_rates[0].value, quick.formats[0].value) == (
@@ -111,7 +111,7 @@ def test_headers_alone_tell_the_same_durations_and_nothing_of_the_sound(manifest
     assert quick.advice == whole.advice
 
 
-def test_the_manifest_alone_tells_what_it_says_and_no_audio_is_needed(manifest: str, tmp_path: Path) -> None:
+def test_a_description_of_the_manifest_alone_needs_no_audio(manifest: str, tmp_path: Path) -> None:
     whole = describe([manifest])
     for file in (*tmp_path.glob("*.wav"), *tmp_path.glob("*.flac")):
         file.unlink()
@@ -125,7 +125,7 @@ def test_the_manifest_alone_tells_what_it_says_and_no_audio_is_needed(manifest: 
     assert {name: len(shares) for name, shares in found.fields.items()} == {"lang": 2, "speaker": 6}
 
 
-def test_fields_are_counted_by_value_unless_values_hardly_repeat(manifest: str) -> None:
+def test_fields_are_counted_by_value_if_values_repeat(manifest: str) -> None:
     found = describe([manifest])
     assert (list(found.fields), found.group_field) == (["lang", "speaker"], "speaker")
     seconds: Counter[str] = Counter()
@@ -138,7 +138,7 @@ def test_fields_are_counted_by_value_unless_values_hardly_repeat(manifest: str) 
 
 
 @pytest.mark.parametrize("depth", ["samples", "manifest"])
-def test_whatever_a_line_says_beside_is_no_trouble(
+def test_other_fields_may_have_values_of_any_type(
     write_audio: Callable, write_manifest: Callable, depth: Depth
 ) -> None:
     row = write_audio("a.wav", np.ones(800))
@@ -150,13 +150,13 @@ def test_whatever_a_line_says_beside_is_no_trouble(
     json.dumps(found.as_dict(), allow_nan=False)
 
 
-def test_a_field_of_too_many_values_is_forgotten(write_manifest: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_field_with_too_many_values_is_left_out(write_manifest: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stats, "MOST_VALUES", 10)
     path = write_manifest([{"audio_filepath": "a", "duration": 1.0, "id": n % 50, "odd": n % 2} for n in range(5000)])
     assert {name: len(shares) for name, shares in describe([path], "manifest").fields.items()} == {"odd": 2}
 
 
-def test_a_line_that_names_one_file_for_each_channel(write_audio: Callable, write_manifest: Callable) -> None:
+def test_a_line_may_name_one_file_for_each_channel(write_audio: Callable, write_manifest: Callable) -> None:
     names = [write_audio(f"{side}.wav", np.sin(np.arange(1600)))["audio_filepath"] for side in ("left", "right")]
     found = describe([write_manifest([{"audio_filepath": names, "duration": 0.1}])], channel_selector=1)
     assert found.silence is not None
@@ -164,7 +164,7 @@ def test_a_line_that_names_one_file_for_each_channel(write_audio: Callable, writ
     assert (found.silence.count, found.duration.max) == (1, 0.1)
 
 
-def test_members_of_tar_files_are_named_as_such(write_manifest: Callable) -> None:
+def test_members_of_tar_files_are_counted(write_manifest: Callable) -> None:
     rows = [{"audio_filepath": f"{n}.wav", "duration": 2.0, "shard_id": n % 2} for n in range(6)]
     for depth in ("samples", "manifest"):
         found = describe([write_manifest(rows)], depth)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_a_histogram_holds_every_known_duration_once(durations: list[float], odd
 
 
 @given(values=NUMBERS)
-def test_a_spread_is_numpys(values: list[float]) -> None:
+def test_a_spread_is_that_of_numpy(values: list[float]) -> None:
     found = Spread.of([*values, np.nan])
     assert found is not None
     assert (found.count, found.min, found.max) == (len(values), min(values), max(values))

@@ -49,7 +49,7 @@ def test_padding_of_random_batches_is_that_of_shuffled_epochs() -> None:
 
 
 @given(durations=DURATIONS)
-def test_limits_cost_a_hundredth_of_the_hours_unless_clips_are_over_a_minute(durations: np.ndarray) -> None:
+def test_limits_drop_at_most_one_percent_of_the_hours_unless_clips_are_over_a_minute(durations: np.ndarray) -> None:
     longest, shortest = suggest_max_duration(durations), suggest_min_duration(durations)
     total = durations.sum()
     assert longest == LONGEST or durations[durations > longest].sum() <= 0.01 * total
@@ -68,17 +68,17 @@ def test_suggested_batches_can_be_made_and_their_buckets_hold_equal_seconds(dura
     assert max(seconds) <= lengths.sum() / found.num_buckets + lengths.max()
 
 
-def test_batches_by_duration_are_fuller_than_random_ones() -> None:
+def test_batches_by_duration_have_less_padding_than_random_ones() -> None:
     found = suggest_batches(speech(5000).clip(1), 8)
     assert found.efficiency > 0.85 > 0.6 > found.random_efficiency
 
 
-def test_a_sample_of_very_many_tells_the_same() -> None:
+def test_a_sample_of_many_durations_gives_the_same_efficiency() -> None:
     few, many = suggest_batches(speech(MOST_SAMPLED), 8), suggest_batches(speech(3 * MOST_SAMPLED, seed=1), 8)
     assert many.efficiency == pytest.approx(few.efficiency, abs=0.01)
 
 
-def test_the_longest_of_very_many_fits_into_a_batch() -> None:
+def test_the_longest_of_many_durations_fits_into_a_batch() -> None:
     durations = np.full(2 * MOST_SAMPLED, 2.0)
     durations[7] = 50.0
     assert suggest_batches(durations, 1).batch_duration == 50
@@ -117,7 +117,7 @@ def manifest(tmp_path: Path, write_manifest: Callable[..., str]) -> tuple[str, n
     return write_manifest(rows), durations
 
 
-def test_the_loader_takes_the_overrides_and_pads_as_predicted(manifest: tuple[str, np.ndarray]) -> None:
+def test_the_loader_accepts_the_overrides_and_pads_as_predicted(manifest: tuple[str, np.ndarray]) -> None:
     path, durations = manifest
     advice = advise(durations, batch_size=8)
     assert advice is not None

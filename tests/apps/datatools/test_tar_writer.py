@@ -73,7 +73,7 @@ def test_the_layout_is_nemos(corpus: DummyCorpus, tmp_path: Path) -> None:
     assert (metadata.num_samples_per_shard, metadata.dataset_config.num_shards) == (2, 5)
 
 
-def test_files_are_taken_as_they_are(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_whole_files_are_packed_unchanged(corpus: DummyCorpus, tmp_path: Path) -> None:
     make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=1))
     with tarfile.open(tmp_path / "audio_0.tar") as tar:
         for member, row in zip(tar, rows_of(corpus.train_manifest), strict=True):
@@ -83,7 +83,7 @@ def test_files_are_taken_as_they_are(corpus: DummyCorpus, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("suffix", "subtype"), FORMATS)
-def test_segments_are_cut_out_without_losing_a_bit(
+def test_segments_are_cut_out_without_loss(
     tmp_path: Path, write_manifest: Callable[..., str], suffix: str, subtype: str | None
 ) -> None:
     samples = 0.3 * np.sin(np.arange(16000 * 6) / 7) * np.linspace(0.1, 1, 16000 * 6)
@@ -103,7 +103,7 @@ def test_segments_are_cut_out_without_losing_a_bit(
     assert (tmp_path / "tarred" / "audio_0.tar").stat().st_size < 16000 * 6 * 8  # three parts, not three files
 
 
-def test_names_never_collide_and_have_one_dot(tmp_path: Path, write_manifest: Callable[..., str]) -> None:
+def test_names_of_members_are_unique_and_have_one_dot(tmp_path: Path, write_manifest: Callable[..., str]) -> None:
     names = ["a/b.wav", "a_b.wav", "a.b.wav", "a-sub1.wav", "c.wav", "a_b-part2.wav"]
     for number, name in enumerate(names):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -117,7 +117,7 @@ def test_names_never_collide_and_have_one_dot(tmp_path: Path, write_manifest: Ca
     assert all(torch.equal(cut, whole) for cut, whole in items(made, manifest))
 
 
-def test_the_same_bytes_come_out_however_many_processes_work(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_the_bytes_do_not_depend_on_the_number_of_processes(corpus: DummyCorpus, tmp_path: Path) -> None:
     options = TarOptions(num_shards=3, shuffle=True, shuffle_seed=4, sort_in_shards=True)
     heard: list[tuple[int, int]] = []
     for name, workers in (("one", 1), ("two", 2)):
@@ -137,7 +137,7 @@ def test_the_same_bytes_come_out_however_many_processes_work(corpus: DummyCorpus
     assert sorted(rows, key=lambda row: row["duration"]) == rows
 
 
-def test_a_run_that_was_stopped_goes_on(corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_continues(corpus: DummyCorpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = TarOptions(num_shards=4)
     make_tarred_sets(corpus.train_manifest, tmp_path / "whole", options)
     real, packed = tar_writer.pack, []
@@ -159,7 +159,7 @@ def test_a_run_that_was_stopped_goes_on(corpus: DummyCorpus, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("damage", ["cut off", "audio", "another shard", "manifest", "missing"])
-def test_a_damaged_shard_is_made_again_and_no_other(corpus: DummyCorpus, tmp_path: Path, damage: str) -> None:
+def test_only_a_damaged_shard_is_made_again(corpus: DummyCorpus, tmp_path: Path, damage: str) -> None:
     options = TarOptions(num_shards=4)
     make_tarred_sets(corpus.train_manifest, tmp_path, options)
     before = contents(tmp_path)
@@ -182,7 +182,7 @@ def test_a_damaged_shard_is_made_again_and_no_other(corpus: DummyCorpus, tmp_pat
 
 
 @pytest.mark.parametrize("change", [{"num_shards": 3}, {"shuffle": True, "shuffle_seed": 1}, {"max_duration": 5.0}])
-def test_another_set_is_not_written_over(corpus: DummyCorpus, tmp_path: Path, change: dict[str, Any]) -> None:
+def test_another_tarred_set_is_not_overwritten(corpus: DummyCorpus, tmp_path: Path, change: dict[str, Any]) -> None:
     make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=4))
     before = contents(tmp_path)
     with pytest.raises(NestError, match="holds another tarred set; give a new folder"):
@@ -190,14 +190,14 @@ def test_another_set_is_not_written_over(corpus: DummyCorpus, tmp_path: Path, ch
     assert contents(tmp_path) == before
 
 
-def test_a_tar_file_of_somebody_elses_is_not_written_over(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_foreign_tar_file_is_not_overwritten(corpus: DummyCorpus, tmp_path: Path) -> None:
     (tmp_path / "audio_0.tar").write_bytes(b"mine")
     with pytest.raises(NestError, match=r"audio_0\.tar: does not belong to this set; give a new folder"):
         make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
     assert contents(tmp_path) == {"audio_0.tar": b"mine"}
 
 
-def test_a_shard_whose_manifest_was_not_written_any_more_is_made_again(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_a_shard_without_a_manifest_is_made_again(corpus: DummyCorpus, tmp_path: Path) -> None:
     make_tarred_sets(corpus.train_manifest, tmp_path, TarOptions(num_shards=2))
     before = contents(tmp_path)
     (tmp_path / "sharded_manifests" / "manifest_1.json").unlink()
@@ -206,7 +206,7 @@ def test_a_shard_whose_manifest_was_not_written_any_more_is_made_again(corpus: D
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_audio_that_cannot_be_read_is_named_with_its_line(
+def test_unreadable_audio_is_an_error_with_its_line(
     tmp_path: Path, write_audio: Callable, write_manifest: Callable, workers: int
 ) -> None:
     good = write_audio("good.wav", np.full(16000, 0.1))
@@ -246,7 +246,7 @@ def test_buckets_split_the_range_of_durations(corpus: DummyCorpus, tmp_path: Pat
         (TarOptions(num_shards=1), 40, "buckets: is 40, but nothing is from"),
     ],
 )
-def test_what_cannot_be_made_is_said_before_anything_is(
+def test_impossible_options_are_an_error_before_anything_is_written(
     corpus: DummyCorpus, tmp_path: Path, options: TarOptions, buckets: int, message: str
 ) -> None:
     with pytest.raises(NestError, match=message):
@@ -254,7 +254,7 @@ def test_what_cannot_be_made_is_said_before_anything_is(
     assert not (tmp_path / "tarred").exists()
 
 
-def test_buckets_need_durations_and_signals_one_file(tmp_path: Path, write_manifest: Callable) -> None:
+def test_buckets_need_durations_and_an_utterance_needs_a_single_file(tmp_path: Path, write_manifest: Callable) -> None:
     with pytest.raises(ManifestError, match=r"manifest\.json:1: has no duration, which buckets need"):
         make_tarred_sets(Path(write_manifest([{"audio_filepath": "a.wav"}])), tmp_path, TarOptions(1), buckets=2)
     several = write_manifest([{"audio_filepath": ["a.wav", "b.wav"]}])
@@ -262,7 +262,7 @@ def test_buckets_need_durations_and_signals_one_file(tmp_path: Path, write_manif
         make_tarred_sets(Path(several), tmp_path, TarOptions(1))
 
 
-def test_the_command_makes_it_and_says_how_to_train_on_it(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_the_command_prints_how_to_train_on_the_set(corpus: DummyCorpus, tmp_path: Path) -> None:
     output = tmp_path / "tarred"
     arguments = ["data", "tar", str(corpus.train_manifest), "--output", str(output), "--shards", "5", "--workers", "1"]
     first, second = (CliRunner().invoke(app, arguments) for _ in range(2))
@@ -280,7 +280,7 @@ def test_the_command_makes_it_and_says_how_to_train_on_it(corpus: DummyCorpus, t
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
 
 
-def test_nemos_script_has_a_twin(corpus: DummyCorpus, tmp_path: Path) -> None:
+def test_the_script_with_nemos_name_accepts_nemos_flags(corpus: DummyCorpus, tmp_path: Path) -> None:
     script = PROJECT_ROOT / "tools" / "convert_to_tarred_audio_dataset.py"
     flags = {"manifest_path": corpus.train_manifest, "target_dir": tmp_path, "num_shards": 2, "buckets_num": 2}
     flags |= {"max_duration": 12.0, "min_duration": 1.0, "workers": 1, "shuffle_seed": 3}
