@@ -13,7 +13,7 @@ from nest_ssl.cli.exits import exit_with
 
 if TYPE_CHECKING:
     from nest_ssl.apps.datatools.make_manifest import Made
-    from nest_ssl.apps.datatools.split import Grouping, Split
+    from nest_ssl.apps.datatools.split import Split
 
 _MOST_SUFFIXES = 5
 
@@ -74,15 +74,15 @@ def manifest(
         from nest_ssl.apps.datatools.audio_folder import Labels, Table, text_beside
         from nest_ssl.apps.datatools.check_lines import Rules
         from nest_ssl.apps.datatools.make_manifest import ManifestOptions, make_manifest
-        from nest_ssl.apps.datatools.split import Grouping, read_share, val_name
+        from nest_ssl.apps.datatools.split import SplitRule, val_name
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data import found_so_far
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.errors import NestError
 
-        grouping = Grouping.read(group_by, group_by_folder, group_by_path)
-        if val is None and (grouping != Grouping() or val_output is not None):
+        if val is None and (group_by or group_by_folder or group_by_path or val_output):
             raise NestError("--group-by and --val-output need a share to hold out: give --val too, such as --val 5%")
+        rule = None if val is None else SplitRule.read(val, seed, group_by, group_by_folder, group_by_path)
         labels: list[Labels] = [text_beside] if text else []
         rows = None if table is None else Table(table, table_column)
         if rows is not None:
@@ -100,13 +100,11 @@ def manifest(
                 ),
                 labels=labels,
                 val=held_out,
-                share=0.0 if val is None else read_share(val),
-                grouping=grouping,
-                seed=seed,
+                rule=rule,
                 report=report,
                 progress=lambda done, total, findings: bar(done, total, found_so_far(findings, "files")),
             )
-        show(_made_lines(made, output, held_out, grouping, seed))
+        show(_made_lines(made, output, held_out))
         if rows is not None and rows.unused:
             show([f"{rows.unused:,} rows of {table} name files that do not exist or cannot be used"])
         show(train_lines([str(output)], [] if held_out is None else [str(held_out)], channel(channel_selector)))
@@ -138,21 +136,21 @@ def split(
     """
 
     def run() -> int:
-        from nest_ssl.apps.datatools.split import Grouping, read_share, split_manifests, split_names
+        from nest_ssl.apps.datatools.split import SplitRule, split_manifests, split_names
         from nest_ssl.cli.terminal import show
 
-        grouping = Grouping.read(group_by, group_by_folder, group_by_path)
+        rule = SplitRule.read(val, seed, group_by, group_by_folder, group_by_path)
         names = split_names(manifests, output)
-        found = split_manifests(manifests, read_share(val), grouping, seed, names, force=force)
+        found = split_manifests(manifests, rule, names, force=force)
         train, held_out = ([str(pair[side]) for pair in names] for side in (0, 1))
-        show(_split_lines(found, train, held_out, grouping, seed))
+        show(_split_lines(found, train, held_out))
         show(train_lines(train, held_out, None))
         return 0
 
     exit_with(run)
 
 
-def _made_lines(made: Made, output: Path, val: Path | None, grouping: Grouping, seed: int) -> Iterator[str]:
+def _made_lines(made: Made, output: Path, val: Path | None) -> Iterator[str]:
     """Yield the summary of `manifest`."""
     from nest_ssl.cli.data import hours_and_rates, problem_lines
     from nest_ssl.data.audio.sample_rate import SAMPLE_RATE
@@ -169,21 +167,19 @@ def _made_lines(made: Made, output: Path, val: Path | None, grouping: Grouping, 
     if findings.kinds:
         yield f"{findings.faulty_lines:,} files have problems and are left out:"
         yield from problem_lines(findings)
-    if val is None or made.split is None:
+    if made.split is None:
         yield f"wrote {output}: {made.lines:,} lines"
     else:
-        yield from _split_lines(made.split, [str(output)], [str(val)], grouping, seed)
+        yield from _split_lines(made.split, [str(output)], [str(val)])
 
 
-def _split_lines(
-    split: Split, train: Sequence[str], val: Sequence[str], grouping: Grouping, seed: int
-) -> Iterator[str]:
+def _split_lines(split: Split, train: Sequence[str], val: Sequence[str]) -> Iterator[str]:
     """Yield what was written, and how to make the same split again."""
     held_out, lines = split.lines_held_out, len(split.held_out)
     share = split.seconds_held_out / split.seconds
     yield f"wrote {', '.join(train)}: {lines - held_out:,} lines, {split.groups - split.groups_held_out:,} groups"
     yield f"wrote {', '.join(val)}: {held_out:,} lines, {split.groups_held_out:,} groups, {share:.1%} of the audio"
-    yield f"held out by {grouping}, seed {seed}: the same seed and data give the same split"
+    yield f"held out by {split.rule.grouping}, seed {split.rule.seed}: the same seed and data give the same split"
     if split.without_group:
         yield f"{split.without_group:,} lines without a group are in the training set"
 

@@ -21,7 +21,7 @@ from nest_ssl.apps.datatools.check import Findings, Progress
 from nest_ssl.apps.datatools.check_lines import Rules, check_entry
 from nest_ssl.apps.datatools.manifest_files import json_line, new_file, path_from
 from nest_ssl.apps.datatools.processes import in_processes
-from nest_ssl.apps.datatools.split import BY_FILE, Grouping, Split, hold_out, refuse_existing, refuse_no_groups
+from nest_ssl.apps.datatools.split import Split, SplitRule, hold_out, refuse_existing, refuse_no_groups
 from nest_ssl.data.manifest_lines import ManifestEntry
 from nest_ssl.data.problems import Problem
 from nest_ssl.errors import AudioError, NestError
@@ -73,13 +73,11 @@ def make_manifest(
     *,
     labels: Sequence[Labels] = (),
     val: Path | None = None,
-    share: float = 0.0,
-    grouping: Grouping = BY_FILE,
-    seed: int = 0,
+    rule: SplitRule | None = None,
     report: Path | None = None,
     progress: Progress | None = None,
 ) -> Made:
-    """Write the manifest of all audio below the folders, with a share of it held out to `val`.
+    """Write the manifest of all audio below the folders; what the rule holds out is written to `val`.
 
     All problems are written to `report`.
     """
@@ -102,15 +100,15 @@ def make_manifest(
                 for label in labels:
                     row.update(label(audio))
                 rows.append(row)
-                groups.append(grouping.of(row, audio.name))
+                groups.append(None if rule is None else rule.group_of(row, audio.name))
             if progress is not None:
                 progress(done, len(files), findings)
         if not rows:
             first = next(iter(findings.examples.values()))[0]
             raise NestError(f"none of {len(files):,} audio files can be used: {first.message}")
-        if val is not None:
-            refuse_no_groups(groups, grouping, set().union(*rows), "these files")
-            made.split = hold_out(groups, [row["duration"] for row in rows], share, seed)
+        if rule is not None:
+            refuse_no_groups(groups, rule, set().union(*rows), "these files")
+            made.split = hold_out(groups, [row["duration"] for row in rows], rule)
         made.lines = len(rows)
         _write(rows, output, val, made.split)
     return made

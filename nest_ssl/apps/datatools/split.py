@@ -27,24 +27,26 @@ from nest_ssl.errors import NestError, nearest
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """The property that the lines of a group share; by default their audio file."""
+class SplitRule:
+    """Which share of a data set to hold out, and which lines form a group; by default those of one audio file."""
 
+    share: float
+    seed: int = 0
     field: str | None = None
     folder: bool = False
     pattern: re.Pattern[str] | None = None
 
     @classmethod
-    def read(cls, field: str | None, folder: bool, pattern: str | None) -> Grouping:
-        """Return the grouping of a command's options, of which at most one is given."""
+    def read(cls, share: str, seed: int, field: str | None, folder: bool, pattern: str | None) -> SplitRule:
+        """Return the rule of a command's options, of which at most one says what a group is."""
         if sum((field is not None, folder, pattern is not None)) > 1:
             raise NestError("--group-by, --group-by-folder and --group-by-path: give one of them")
         try:
-            return cls(field, folder, None if pattern is None else re.compile(pattern))
+            return cls(_read_share(share), seed, field, folder, None if pattern is None else re.compile(pattern))
         except re.error as error:
             raise NestError(f"--group-by-path: {pattern!r} is not a regular expression: {error}") from None
 
-    def of(self, row: Mapping[str, Any], path: str) -> str | None:
+    def group_of(self, row: Mapping[str, Any], path: str) -> str | None:
         """Return the group of a line; None if it has none."""
         if self.field is not None:
             value = row.get(self.field)
@@ -57,19 +59,19 @@ class Grouping:
         found = self.pattern.search(path)
         return None if found is None else found[1] if self.pattern.groups else found[0]
 
-    def __str__(self) -> str:
+    @property
+    def grouping(self) -> str:
+        """The property that the lines of a group share."""
         if self.pattern is not None:
             return f"what {self.pattern.pattern!r} finds in the path"
         return "folder" if self.folder else "audio file" if self.field is None else self.field
-
-
-BY_FILE = Grouping()
 
 
 @dataclass(frozen=True)
 class Split:
     """Which lines are held out, and how many groups and seconds there are."""
 
+    rule: SplitRule
     held_out: np.ndarray  # for every line, whether it is held out
     groups: int
     groups_held_out: int
@@ -82,7 +84,7 @@ class Split:
         return int(self.held_out.sum())
 
 
-def read_share(text: str) -> float:
+def _read_share(text: str) -> float:
     """Return `5%` or `0.05` as a share between 0 and 1."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -93,8 +95,8 @@ def read_share(text: str) -> float:
     return share
 
 
-def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: float, seed: int) -> Split:
-    """Hold out whole groups of nearly this share of the total duration; of the lines, if durations are unknown."""
+def hold_out(groups: Sequence[str | None], durations: Sequence[float], rule: SplitRule) -> Split:
+    """Hold out whole groups of nearly the share of the total duration; of the lines, if durations are unknown."""
     seconds = np.asarray(durations, dtype=np.float64)
     known = seconds[~np.isnan(seconds)]
     sizes = np.where(np.isnan(seconds), known.mean() if len(known) else 1.0, seconds)
@@ -105,8 +107,8 @@ def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: fl
         )
     numbers = np.array([-1 if group is None else names[group] for group in groups])
     totals = np.bincount(numbers + 1, weights=sizes, minlength=len(names) + 1)[1:]
-    order = sorted(names, key=lambda name: (stable_hash(f"{seed}\0{name}"), name))
-    wanted, taken, chosen = share * sizes.sum(), 0.0, np.zeros(len(names) + 1, dtype=bool)
+    order = sorted(names, key=lambda name: (stable_hash(f"{rule.seed}\0{name}"), name))
+    wanted, taken, chosen = rule.share * sizes.sum(), 0.0, np.zeros(len(names) + 1, dtype=bool)
     for name in order:
         size = float(totals[names[name]])
         if taken + size <= wanted * (1 + 1e-9):
@@ -116,6 +118,7 @@ def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: fl
         chosen[int(totals.argmin())] = True
     held_out = chosen[numbers]  # -1 is the last, which is never chosen
     return Split(
+        rule,
         held_out,
         groups=len(names),
         groups_held_out=int(chosen.sum()),
@@ -126,12 +129,7 @@ def hold_out(groups: Sequence[str | None], durations: Sequence[float], share: fl
 
 
 def split_manifests(
-    manifests: Sequence[str],
-    share: float,
-    grouping: Grouping,
-    seed: int,
-    names: Sequence[tuple[Path, Path]],
-    force: bool = False,
+    manifests: Sequence[str], rule: SplitRule, names: Sequence[tuple[Path, Path]], force: bool = False
 ) -> Split:
     """Write the lines of each manifest to two new ones; a group is held out of all manifests or of none."""
     if len(set(names)) < len(names):
@@ -144,12 +142,12 @@ def split_manifests(
         for number, value, row in read_entries(file):
             fields.update(value)
             path = row.path.partition("\0")[0]
-            groups.append(grouping.of(value, path if grouping.pattern else named_from(file, path)))
+            groups.append(rule.group_of(value, path if rule.pattern else named_from(file, path)))
             durations.append(row.duration)
             numbers.append(number)
         ends.append(len(numbers))
-    refuse_no_groups(groups, grouping, fields, ", ".join(manifests))
-    split = hold_out(groups, durations, share, seed)
+    refuse_no_groups(groups, rule, fields, ", ".join(manifests))
+    split = hold_out(groups, durations, rule)
     lines, starts = np.array(numbers), [0, *ends]
     with ExitStack() as stack:
         for file, (train, val), start, end in zip(files, names, starts, ends, strict=False):
@@ -164,15 +162,15 @@ def named_from(manifest: str, path: str) -> str:
     return path if path.startswith(("/", "~")) else posixpath.join(os.path.dirname(manifest), path)  # noqa: PTH120
 
 
-def refuse_no_groups(groups: Sequence[str | None], grouping: Grouping, fields: Iterable[str], where: str) -> None:
+def refuse_no_groups(groups: Sequence[str | None], rule: SplitRule, fields: Iterable[str], where: str) -> None:
     """Raise if no line has a group."""
     if any(group is not None for group in groups):
         return
-    if grouping.field is None:
+    if rule.field is None:
         raise NestError(f"{where}: --group-by-path finds nothing in any path" if groups else f"{where}: has no entries")
     known = sorted(set(fields) - NOT_CATEGORIES)
     raise NestError(
-        f"{where}: no line has a field {grouping.field!r}{nearest(grouping.field, known)}; "
+        f"{where}: no line has a field {rule.field!r}{nearest(rule.field, known)}; "
         f"fields are {', '.join(known) or 'none'}"
     )
 

@@ -18,7 +18,7 @@ from nest_ssl.apps.datatools.audio_folder import Table, text_beside
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.make_manifest import Made, ManifestOptions, make_manifest
-from nest_ssl.apps.datatools.split import Grouping
+from nest_ssl.apps.datatools.split import SplitRule
 from nest_ssl.errors import NestError
 
 SOUND = np.sin(np.arange(16000) / 10) / 2
@@ -72,7 +72,7 @@ def test_multi_channel_files_are_used_with_a_channel_selector(make: Callable[...
 
 
 def test_a_share_is_held_out_by_folder(make: Callable[..., Made], tmp_path: Path) -> None:
-    made = make(val=tmp_path / "val.json", share=0.34, grouping=Grouping(folder=True))
+    made = make(val=tmp_path / "val.json", rule=SplitRule(0.34, folder=True))
     assert made.split is not None
     rows = [read(tmp_path / name) for name in ("train.json", "val.json")]
     train, val = ({Path(row["audio_filepath"]).parent for row in some} for some in rows)

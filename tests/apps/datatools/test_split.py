@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nest_ssl.apps.datatools.split import Grouping, hold_out, read_share, split_manifests, split_names, val_name
+from nest_ssl.apps.datatools.split import SplitRule, hold_out, split_manifests, split_names, val_name
 from nest_ssl.data.inspection.overlap import find_overlap
 from nest_ssl.data.manifest import load_manifest
 from nest_ssl.errors import ManifestError, NestError
@@ -34,22 +34,26 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("grouping", "group"),
+    ("options", "group"),
     [
-        (Grouping(field="speaker"), lambda row: row["speaker"]),
-        (Grouping(folder=True), lambda row: row["audio_filepath"].partition("/")[0]),
-        (Grouping.read(None, False, r"u(\d)\d*\."), lambda row: row["audio_filepath"].partition("/u")[2][0]),
-        (Grouping(), lambda row: row["audio_filepath"]),
+        (("speaker", False, None), lambda row: row["speaker"]),
+        ((None, True, None), lambda row: row["audio_filepath"].partition("/")[0]),
+        ((None, False, r"u(\d)\d*\."), lambda row: row["audio_filepath"].partition("/u")[2][0]),
+        ((None, False, None), lambda row: row["audio_filepath"]),
     ],
     ids=["speaker", "folder", "pattern", "file"],
 )
-@pytest.mark.parametrize("share", [0.05, 0.3])
+@pytest.mark.parametrize("share", ["5%", "0.3"])
 def test_no_group_is_divided_and_no_line_is_lost(
-    write_manifest: Callable[..., str], grouping: Grouping, group: Callable[[dict], Any], share: float
+    write_manifest: Callable[..., str],
+    options: tuple[str | None, bool, str | None],
+    group: Callable[[dict], Any],
+    share: str,
 ) -> None:
     manifest = write_manifest(rows(), "all.json")
     (names,) = split_names([manifest])
-    split = split_manifests([manifest], share, grouping, 0, [names])
+    rule = SplitRule.read(share, 0, *options)
+    split = split_manifests([manifest], rule, [names])
     train, val = map(read, names)
     assert train
     assert val
@@ -58,27 +62,27 @@ def test_no_group_is_divided_and_no_line_is_lost(
     assert (len(val), split.groups_held_out) == (split.lines_held_out, len({group(row) for row in val}))
     held_out = sum(row["duration"] for row in val) / sum(row["duration"] for row in rows())
     if split.groups > 20:  # with many small groups, the share is nearly reached
-        assert share - 0.03 < held_out <= share
+        assert rule.share - 0.03 < held_out <= rule.share
     assert find_overlap(*([load_manifest([str(name)])] for name in names)) is None
 
 
 def test_the_split_depends_on_the_seed_but_not_on_the_order_of_lines() -> None:
     lines = rows()
     groups, durations = [f"{row['speaker']}" for row in lines], [row["duration"] for row in lines]
-    first = hold_out(groups, durations, 0.2, 7)
-    assert (hold_out(groups, durations, 0.2, 7).held_out == first.held_out).all()
-    backwards = hold_out(groups[::-1], durations[::-1], 0.2, 7)
+    first = hold_out(groups, durations, SplitRule(0.2, 7))
+    assert (hold_out(groups, durations, SplitRule(0.2, 7)).held_out == first.held_out).all()
+    backwards = hold_out(groups[::-1], durations[::-1], SplitRule(0.2, 7))
     assert (backwards.held_out[::-1] == first.held_out).all()
-    assert (hold_out(groups, durations, 0.2, 8).held_out != first.held_out).any()
+    assert (hold_out(groups, durations, SplitRule(0.2, 8)).held_out != first.held_out).any()
     # a recorded result: a change of the hash would hold out other speakers of data that users have already split
-    held_out = hold_out(list("abcdefgh"), [1.0] * 8, 0.4, 0).held_out
+    held_out = hold_out(list("abcdefgh"), [1.0] * 8, SplitRule(0.4)).held_out
     assert [group for group, out in zip("abcdefgh", held_out, strict=True) if out] == ["b", "e", "h"]
 
 
 def test_groups_of_several_manifests_stay_together(write_manifest: Callable[..., str]) -> None:
     manifests = [write_manifest(rows()[:200], "a.json"), write_manifest(rows()[200:], "b.json")]
     names = split_names(manifests)
-    split_manifests(manifests, 0.3, Grouping(field="speaker"), 0, names)
+    split_manifests(manifests, SplitRule(0.3, field="speaker"), names)
     train, val = ({row["speaker"] for pair in names for row in read(pair[side])} for side in (0, 1))
     assert train.isdisjoint(val)
     assert train | val == {row["speaker"] for row in rows()}
@@ -87,7 +91,7 @@ def test_groups_of_several_manifests_stay_together(write_manifest: Callable[...,
 
 def test_lines_without_a_group_are_for_training_and_the_smallest_group_is_held_out_if_all_are_too_large() -> None:
     groups = ["large"] * 6 + ["small"] * 3 + [None]
-    split = hold_out(groups, [np.nan] * 10, 0.1, 0)
+    split = hold_out(groups, [np.nan] * 10, SplitRule(0.1))
     assert split.held_out.tolist() == [group == "small" for group in groups]
     assert split.without_group == 1
 
@@ -97,7 +101,7 @@ def test_paths_stay_valid_in_another_folder(write_manifest: Callable[..., str], 
         (tmp_path / name).touch()
     manifest = write_manifest([{"audio_filepath": "a.wav", "duration": 1.0}, {"audio_filepath": "b.wav"}])
     names = split_names([manifest], tmp_path / "new")
-    split_manifests([manifest], 0.5, Grouping(), 0, names)
+    split_manifests([manifest], SplitRule(0.5), names)
     paths = {row["audio_filepath"] for name in names[0] for row in read(name)}
     assert paths == {"../a.wav", "../b.wav"}
 
@@ -111,7 +115,7 @@ def test_data_without_several_groups_gives_an_error_of_one_line_and_no_files(
 ) -> None:
     manifest = write_manifest([{**row, "same": 1} for row in rows(20)])
     with pytest.raises(NestError, match=message):
-        split_manifests([manifest], 0.1, Grouping(field=field), 0, split_names([manifest]))
+        split_manifests([manifest], SplitRule(0.1, field=field), split_names([manifest]))
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
@@ -120,17 +124,17 @@ def test_bad_lines_existing_files_and_shares_are_refused(write_manifest: Callabl
     names = split_names([manifest])
     names[0][1].touch()
     with pytest.raises(NestError, match=r"manifest\.val\.json: exists already; --force replaces it"):
-        split_manifests([manifest], 0.1, Grouping(), 0, names)
-    split_manifests([manifest], 0.1, Grouping(), 0, names, force=True)
+        split_manifests([manifest], SplitRule(0.1), names)
+    split_manifests([manifest], SplitRule(0.1), names, force=True)
     (tmp_path / "bad.json").write_text('{"audio_filepath": 3}\n')
     with pytest.raises(ManifestError, match=r"bad\.json:1: audio_filepath is 3"):
-        split_manifests([str(tmp_path / "bad.json")], 0.1, Grouping(), 0, split_names([str(tmp_path / "bad.json")]))
-    assert (read_share("5%"), read_share("0.5")) == (0.05, 0.5)
+        split_manifests([str(tmp_path / "bad.json")], SplitRule(0.1), split_names([str(tmp_path / "bad.json")]))
+    assert [SplitRule.read(text, 0, None, False, None).share for text in ("5%", "0.5")] == [0.05, 0.5]
     for text in ("5", "0", "100%", "some", "nan"):
         with pytest.raises(NestError, match="expected a share such as 5%"):
-            read_share(text)
+            SplitRule.read(text, 0, None, False, None)
     with pytest.raises(NestError, match="is not a regular expression"):
-        Grouping.read(None, False, "(")
+        SplitRule.read("5%", 0, None, False, "(")
 
 
 @pytest.mark.parametrize(
