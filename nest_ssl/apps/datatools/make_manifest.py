@@ -10,9 +10,10 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class FileFacts:
     problems: tuple[Problem, ...] = ()
 
 
-AddFacts = Callable[[Iterable[FileFacts]], None]
+AddToJournal = Callable[[list[FileFacts]], list[FileFacts]]  # returns the same
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def make_manifest(
 
 
 def _read_all(
-    files: Sequence[AudioName], known: dict[str, FileFacts], add: AddFacts, options: ManifestOptions
+    files: Sequence[AudioName], known: dict[str, FileFacts], add: AddToJournal, options: ManifestOptions
 ) -> Iterator[FileFacts]:
     """Yield the facts of every file, in order; files with known facts are not read again."""
     new = [one for one in files if one.file not in known]
@@ -127,13 +128,8 @@ def _read_all(
         died_at=lambda block: f"{block[0].file}: a process died reading this file",
     )
 
-    def read() -> Iterator[FileFacts]:
-        for _, found in results:
-            add(found)
-            yield from found
-
     with contextlib.closing(results):
-        fresh = read()
+        fresh = chain.from_iterable(add(found) for _, found in results)
         for one in files:
             yield known[one.file] if one.file in known else next(fresh)
 
@@ -188,7 +184,7 @@ def _write(rows: Sequence[dict[str, Any]], output: Path, val: Path | None, split
 
 
 @contextlib.contextmanager
-def _journal(output: Path, options: ManifestOptions) -> Iterator[tuple[dict[str, FileFacts], AddFacts]]:
+def _journal(output: Path, options: ManifestOptions) -> Iterator[tuple[dict[str, FileFacts], AddToJournal]]:
     """Yield the facts that an interrupted run with the same rules left, and a function that writes more of them.
 
     They are in a file beside the output, which is removed at the end of a run without an error.
@@ -203,13 +199,14 @@ def _journal(output: Path, options: ManifestOptions) -> Iterator[tuple[dict[str,
     except OSError as error:
         raise NestError(f"{path}: cannot be written: {error.strerror or error}") from None
 
-    def add(facts: Iterable[FileFacts]) -> None:
+    def add(facts: list[FileFacts]) -> list[FileFacts]:
         file.writelines(json.dumps({**vars(one), "stamp": _stamp(one.file)}) + "\n" for one in facts)
         file.flush()
+        return facts
 
     with file:
         file.write(json.dumps(head) + "\n")
-        add(known.values())
+        add(list(known.values()))
         yield known, add
     path.unlink(missing_ok=True)
 
