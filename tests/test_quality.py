@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "cli": {"errors", "printable"},  # everything else is imported when a command runs, so that help appears at once
     "apps": {  # each may import the core and the other apps that APPS lists
         *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
-        *("exit_codes", "models", *CORE),
+        *("models", *CORE),
     },
 }
 # app -> the other apps that it builds on

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nest_ssl.config.numerics import Numerics
+from nest_ssl.config.schema import Numerics
 from nest_ssl.data.audio import AudioFile
 from nest_ssl.data.audio.opening import as_frames
 from nest_ssl.data.manifest_lines import Seconds
