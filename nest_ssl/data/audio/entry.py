@@ -29,8 +29,20 @@ def read_entry(
 
     `file` is the entry's file, if it is already open.
     """
-    segment, file_seconds = _segment(entry, file, target_sr, int_values, channel_selector)
+    part = (target_sr, int_values, entry.offset, entry.duration)
+    file_seconds = math.nan
+    if isinstance(entry.audio_file, str):
+        with AudioFile(entry.audio_file) if file is None else nullcontext(file) as opened:
+            file_seconds = seconds_in_file(opened)
+            check_offset(entry, file_seconds)
+            segment = opened.segment(*part, channel_selector)
+    else:
+        segment = AudioSegment.from_file(entry.audio_file, *part, channel_selector=channel_selector)
     samples = segment.samples
+    if len(samples) == 0:
+        raise AudioError(f"{file_name(entry)}: has no samples at offset {entry.offset:g} s", "empty")
+    if samples.ndim > 1:
+        raise AudioError(f"{file_name(entry)}: `channel_selector` must leave one channel", "channels")
     found = find_suspicious(entry, samples, len(samples) / segment.sample_rate, file_seconds, tolerance)
     return trim_silence(samples) if trim else samples, found
 
@@ -45,30 +57,3 @@ def check_offset(entry: ManifestEntry, file_seconds: Seconds) -> None:
     if entry.offset > file_seconds:
         reason = f"has no samples at offset {entry.offset:g} s: it ends at {file_seconds:.3f} s"
         raise AudioError(f"{file_name(entry)}: {reason}", "empty")
-
-
-def _segment(
-    entry: ManifestEntry,
-    file: AudioFile | None,
-    target_sr: int | None,
-    int_values: bool,
-    channel_selector: ChannelSelector,
-) -> tuple[AudioSegment, Seconds]:
-    """Return the entry's part with one channel, and the duration of its file."""
-    file_seconds = math.nan
-    if isinstance(entry.audio_file, str):
-        with AudioFile(entry.audio_file) if file is None else nullcontext(file) as opened:
-            file_seconds = seconds_in_file(opened)
-            check_offset(entry, file_seconds)
-            segment = opened.segment(
-                target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
-            )
-    else:
-        segment = AudioSegment.from_file(
-            entry.audio_file, target_sr, int_values, entry.offset, entry.duration, channel_selector=channel_selector
-        )
-    if len(segment.samples) == 0:
-        raise AudioError(f"{file_name(entry)}: has no samples at offset {entry.offset:g} s", "empty")
-    if segment.samples.ndim > 1:
-        raise AudioError(f"{file_name(entry)}: `channel_selector` must leave one channel", "channels")
-    return segment, file_seconds
