@@ -95,12 +95,11 @@ class PreparedCuts:
         refuse_other_sources(cut)
         if error_of(cut) is None:
             check_cut_times(cut)
-        if self.channel is not None and error_of(cut) is None:
-            if self.channel >= cut.num_channels:
+            if self.channel is not None and self.channel >= cut.num_channels:
                 raise ConfigError(
                     f"channel_selector: is {self.channel}, but cut {cut.id} has {cut.num_channels} channel(s)"
                 )
-            if cut.num_channels > 1:
+            if self.channel is not None and cut.num_channels > 1:
                 cut = cut.with_channels(self.channel)
         return cut.resample(self.sample_rate)
 
