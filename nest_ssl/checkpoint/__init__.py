@@ -3,9 +3,9 @@
 from nest_ssl.atomic import atomic_write
 from nest_ssl.checkpoint.lightning import load_lightning_checkpoint, load_lightning_model, nemo_checkpoint_types
 from nest_ssl.checkpoint.nemo import load_nemo, save_nemo, write_nemo
-from nest_ssl.checkpoint.pretrained import initialise_from_pretrained
 from nest_ssl.checkpoint.restore import (
     convert,
+    initialise_from_pretrained,
     pretrained_file,
     restore_config,
     restore_for_use,

@@ -12,8 +12,13 @@ from omegaconf import DictConfig
 from torch import nn
 
 from nest_ssl.checkpoint.lightning import load_lightning_model
-from nest_ssl.checkpoint.pretrained import initialise_from_pretrained
-from nest_ssl.checkpoint.restore import pretrained_file, restore_config, restore_model, save_model
+from nest_ssl.checkpoint.restore import (
+    initialise_from_pretrained,
+    pretrained_file,
+    restore_config,
+    restore_model,
+    save_model,
+)
 from nest_ssl.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Model files of every format, by suffix: read, written, converted, and restored as models, as in NeMo.
+"""Model files of every format, by suffix: read, written, converted, restored, and used to initialise another model.
 
 `.nemo` and `.safetensors` are read and written, Lightning's `.ckpt` is only read. No file is trusted.
 """
@@ -15,11 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from nest_ssl.checkpoint.config import LARGEST_CONFIG, NEMO_CLASS, parse_config, refuse_evaluation, resolved
-from nest_ssl.checkpoint.lightning import load_lightning_model
+from nest_ssl.checkpoint.lightning import load_lightning_checkpoint, load_lightning_model
 from nest_ssl.checkpoint.nemo import load_nemo, load_nemo_config, write_nemo
 from nest_ssl.checkpoint.safetensors import load_safetensors, load_safetensors_config, write_safetensors
 from nest_ssl.checkpoint.weights import SavableModel, SavedModel, reading, refuse_unusable_weights
 from nest_ssl.compat import root_config
+from nest_ssl.config.schema import WeightSource, read
 from nest_ssl.errors import CheckpointError, ConfigError, one_line
 from nest_ssl.model.build import MODEL_KEYS
 from nest_ssl.model.nest import Nest
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 # encodings and the tables for mel filters are not in the file.
 _LARGER_THAN_WEIGHTS = 4
 _SMALL_MODEL = 256 * 2**20  # bytes that any model may have
+# keys of a configuration
+_NEMO, _LIGHTNING, _BY_NAME = "init_from_nemo_model", "init_from_ptl_ckpt", "init_from_pretrained_model"
 Override = Path | str | DictConfig | None
 Model = TypeVar("Model", bound=nn.Module)
 READERS: dict[str, Callable[[Path], SavedModel]] = {
@@ -108,16 +111,16 @@ def restore_model(
     override: Override = None,
     map_location: torch.device | str | None = None,
     strict: bool = True,
-    read: Callable[[Path], SavedModel] = read_model,
+    reader: Callable[[Path], SavedModel] = read_model,
 ) -> Model:
     """Load the model in a file, in training mode as in NeMo, on a GPU if there is one; its data need not exist.
 
     `build` makes the model from its configuration; `override` replaces the one in the file. With `strict`, file and
-    model must have the same tensors; without, those that both have are loaded. `read` reads files whose suffix does
+    model must have the same tensors; without, those that both have are loaded. `reader` reads files whose suffix does
     not tell their format.
     """
     path = Path(path).expanduser()
-    saved = read(path)
+    saved = reader(path)
     config = _chosen_config(saved.config, path, override)
     try:
         if strict:
@@ -205,3 +208,54 @@ def _refuse_names(names: list[str], why: str, path: Path) -> None:
     if names:
         others = f" (nor are {len(names) - 1} others)" if len(names) > 1 else ""
         raise CheckpointError(f"{path}: {one_line(names[0])} {why}{others}; strict=False loads what both have")
+
+
+def initialise_from_pretrained(model: nn.Module, cfg: DictConfig) -> None:
+    """Load the file that the `init_from_*` key of the whole configuration names, if any, into `model`.
+
+    Tensors that only the file or only the model has are ignored; different shapes are an error.
+    """
+    given = [key for key in (_NEMO, _LIGHTNING, _BY_NAME) if cfg.get(key) is not None]
+    if not given:
+        return
+    if len(given) > 1:
+        raise ConfigError(f"{given[0]}: given together with {given[1]}; choose one")
+    (key,) = given
+    if key == _BY_NAME:
+        raise ConfigError(f"{key}: models are not downloaded by name; get the .nemo file and give {_NEMO}=<path>")
+    for source in _sources(cfg[key], key):
+        path = Path(source.path).expanduser()
+        weights = read_model(path).state_dict if key == _NEMO else load_lightning_checkpoint(path)["state_dict"]
+        _load_part(model, weights, source, path)
+
+
+def _sources(value: Any, key: str) -> list[WeightSource]:
+    """Return the sources of a value, in order: one path, or a table `{any name: {path, include, exclude}}`."""
+    if isinstance(value, str):
+        return [WeightSource(value)]
+    if not isinstance(value, DictConfig):
+        raise ConfigError(f"{key}: {value!r} is neither a path nor a table of paths")
+    entries: Any = OmegaConf.to_container(value, resolve=True)
+    for name, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise ConfigError(
+                f"{key}.{name}: {entry!r} is not a table; expected path, and include or exclude if wanted"
+            )
+    return [read(WeightSource, entry, f"{key}.{name}") for name, entry in entries.items()]
+
+
+def _load_part(model: nn.Module, weights: Mapping[str, Tensor], source: WeightSource, path: Path) -> None:
+    own = model.state_dict()
+    chosen = {name: tensor for name, tensor in weights.items() if name in own and _wanted(name, source)}
+    if not chosen:
+        raise CheckpointError(f"{path}: none of its {len(weights)} tensors is wanted and in the model")
+    refuse_unusable_weights(chosen, own, path)
+    model.load_state_dict(chosen, strict=False)
+    _log.info(
+        "initialised %d of the model's %d tensors from %s (%d in the file not used)",
+        *(len(chosen), len(own), path, len(weights) - len(chosen)),
+    )
+
+
+def _wanted(name: str, source: WeightSource) -> bool:
+    return any(part in name for part in source.include) and not any(part in name for part in source.exclude)

@@ -129,11 +129,11 @@ def test_a_file_that_shares_nothing_with_the_model_is_an_error(archive: str) -> 
         ({"init_from_nemo_model": 3}, r"^init_from_nemo_model: 3 is neither a path nor a table of paths"),
         ({"init_from_nemo_model": ["a"]}, r"is neither a path nor a table"),
         ({"init_from_nemo_model": {"path": "a.nemo"}}, r"^init_from_nemo_model\.path: 'a\.nemo' is not a table"),
-        ({"init_from_nemo_model": {"a": {"include": []}}}, r"^init_from_nemo_model\.a\.path: missing"),
+        ({"init_from_nemo_model": {"a": {"include": []}}}, r"^init_from_nemo_model\.a\.path: is missing"),
         ({"init_from_nemo_model": {"a": {"path": "x", "includes": []}}}, r"\.a\.includes: .*did you mean 'include'"),
         (
             {"init_from_nemo_model": {"a": {"path": "x", "include": "encoder"}}},
-            r"\.a\.include: 'encoder' is not a list",
+            r"\.a\.include: is 'encoder'; expected a list of parts",
         ),
     ],
 )

@@ -21,7 +21,6 @@ import yaml
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from nest_ssl.checkpoint.pretrained import WeightSource
 from nest_ssl.config.command_line import DEFAULT_CONFIG, preset_folder
 from nest_ssl.config.schema import (
     CheckpointSettings,
@@ -34,6 +33,7 @@ from nest_ssl.config.schema import (
     OptimizerSettings,
     RunSettings,
     ScheduleSettings,
+    WeightSource,
 )
 from nest_ssl.config.schema.node import RefusedKey, Setting, settings_of
 from nest_ssl.config.targets import TARGETS, resolve
@@ -69,7 +69,7 @@ def read_schema() -> Schema:
     """Return node -> key -> option; the names of optimizers and of schedules are nodes too, with values as keys."""
     return {
         TOP_LEVEL: _of_node(RunSettings),
-        WEIGHTS: of_class(WeightSource),
+        WEIGHTS: _of_node(WeightSource),
         "model": _of_node(ModelSettings),
         DATASET: _of_node(DataSettings),
         LHOTSE: _of_node(LhotseSettings),

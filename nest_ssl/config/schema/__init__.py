@@ -15,6 +15,7 @@ from nest_ssl.config.schema.run import (
     OptimizerSettings,
     RunSettings,
     ScheduleSettings,
+    WeightSource,
 )
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "OptimizerSettings",
     "RunSettings",
     "ScheduleSettings",
+    "WeightSource",
     "check_values",
     "keys_of",
     "read",

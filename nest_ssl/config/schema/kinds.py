@@ -23,19 +23,18 @@ class Kind:
 
 
 def whole(at_least: int | None = None) -> Kind:
-    """A whole number; true and false are not numbers."""
-    if at_least is None:
-        return Kind(lambda value: type(value) is int, "a whole number", "int", {"type": "integer"})
+    """Return the kind of whole numbers; true and false are not numbers."""
+    bound, json = ("", {}) if at_least is None else (f" >= {at_least}", {"minimum": at_least})
     return Kind(
-        lambda value: type(value) is int and value >= at_least,
-        f"a whole number >= {at_least}",
+        lambda value: type(value) is int and (at_least is None or value >= at_least),
+        f"a whole number{bound}",
         "int",
-        {"type": "integer", "minimum": at_least},
+        {"type": "integer", **json},
     )
 
 
 def number(above: float | None = None, infinite: bool = False) -> Kind:
-    """A number; with a bound it must be finite, unless `infinite`."""
+    """Return the kind of numbers; with a bound they must be finite, unless `infinite`."""
     if above is None:
         return Kind(is_number, "a number", "float", {"type": "number"})
     return Kind(
@@ -47,7 +46,7 @@ def number(above: float | None = None, infinite: bool = False) -> Kind:
 
 
 def choice(choices: Iterable[Any]) -> Kind:
-    """One of the values of a `Literal`."""
+    """Return the kind of the values of a `Literal`."""
     values = tuple(choices)
     names = list(dict.fromkeys(map(str, values)))
     expected = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
@@ -55,7 +54,7 @@ def choice(choices: Iterable[Any]) -> Kind:
 
 
 def either(kinds: Sequence[Kind]) -> Kind:
-    """A value of any of the kinds."""
+    """Return the kind of values that any of the kinds accepts."""
     return Kind(
         lambda value: any(kind.accepts(value) for kind in kinds),
         " or ".join(kind.expected for kind in kinds),
@@ -69,6 +68,12 @@ FLAG = Kind(lambda value: type(value) is bool, "true or false", "bool", {"type":
 TEXT = Kind(lambda value: isinstance(value, str), "text", "str", {"type": "string"})
 MAPPING = Kind(lambda value: isinstance(value, Mapping), "keys below it", "mapping", {"type": "object"})
 LIST = Kind(lambda value: isinstance(value, (list, tuple)), "a list", "list", {"type": "array"})
+NAME_PARTS = Kind(
+    lambda value: LIST.accepts(value) and all(map(TEXT.accepts, value)),
+    "a list of parts of tensor names",
+    "list",
+    {"type": "array", "items": {"type": "string"}},
+)
 
 
 def kind_of(hint: Any, at_least: int | None = None, above: float | None = None) -> Kind | None:
@@ -109,7 +114,7 @@ def split_paths(value: str | Sequence) -> list[str]:
 
 
 def paths_of(what: str) -> Kind:
-    """Names of files: one, several in a string separated by commas, or (nested) lists of those."""
+    """Return the kind of names of files: one, several separated by commas, or (nested) lists of those."""
     return Kind(_names_files, f"the path of {what}, or a list of paths", "str | list", {"type": ["string", "array"]})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from nest_ssl.config.schema.kinds import LIST, MAPPING, TEXT, either, whole
+from nest_ssl.config.schema.kinds import LIST, MAPPING, NAME_PARTS, TEXT, either, whole
 from nest_ssl.config.schema.node import Node, RefusedKey, setting
 
 DATA_SETS = ("train_ds", "validation_ds", "test_ds")  # the nodes of data below `model`
@@ -34,6 +34,15 @@ class RunSettings(Node):
     save_steps: Any = setting((0,), kind=either([whole(0), TEXT, LIST]))
     save_layers: Any = setting(("*",), kind=either([TEXT, LIST]))
     save_max_gb: float = setting(8.0, above=0)
+
+
+@dataclass(frozen=True)
+class WeightSource(Node):
+    """A file and the tensors to load from it: names that contain any of `include` and none of `exclude`."""
+
+    path: str = setting()
+    include: list[str] = setting(("",), kind=NAME_PARTS)
+    exclude: list[str] = setting((), kind=NAME_PARTS)
 
 
 @dataclass(frozen=True)
