@@ -45,7 +45,7 @@ def peak_bytes() -> int:
     if sys.platform == "win32":
         return _windows_counters()[0]
     with contextlib.suppress(OSError, ValueError):
-        return _status_bytes("VmHWM")
+        return _bytes_of("/proc/self/status", "VmHWM")
     import resource  # not on Windows
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -56,7 +56,7 @@ def used_bytes() -> int:
     if sys.platform == "win32":
         return _windows_counters()[1]
     with contextlib.suppress(OSError, ValueError):
-        return _status_bytes("VmRSS")
+        return _bytes_of("/proc/self/status", "VmRSS")
     return peak_bytes()
 
 
@@ -85,20 +85,16 @@ def group_limits(name: str) -> Iterator[str]:
 
 
 def _physical_memory() -> int:
-    if sys.platform != "win32":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    kilobytes = ctypes.c_ulonglong()
-    if not ctypes.windll.kernel32.GetPhysicallyInstalledSystemMemory(ctypes.byref(kilobytes)):
-        return 2**40  # unknown: more than any machine has
-    return kilobytes.value * 1024
+    if sys.platform == "win32":
+        return _windows_memory()[0]
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _system_available() -> int:
     if sys.platform == "win32":
-        return _windows_available()
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]) * 1024
+        return _windows_memory()[1]
+    with contextlib.suppress(OSError, ValueError):
+        return _bytes_of("/proc/meminfo", "MemAvailable")
     with contextlib.suppress(OSError, ValueError, IndexError, subprocess.SubprocessError):
         return _mac_available()
     return machine_memory() // 2
@@ -132,8 +128,9 @@ def _groups() -> list[Path]:
     return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
 
 
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
+def _bytes_of(file: str, field: str) -> int:
+    """Return the value of a line such as `VmHWM:    1024 kB` in a file of /proc."""
+    for line in Path(file).read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise ValueError(field)
@@ -146,7 +143,9 @@ def _mac_available() -> int:
     return sum(page * int(line.split(":")[1].strip(" .")) for line in lines[1:] if line.startswith(free))
 
 
-def _windows_available() -> int:
+def _windows_memory() -> tuple[int, int]:
+    """Return the physical memory and the available part of it in bytes."""
+
     class Status(ctypes.Structure):
         _fields_ = (
             ("length", ctypes.c_ulong),
@@ -156,7 +155,7 @@ def _windows_available() -> int:
 
     status = Status(length=ctypes.sizeof(Status))
     ctypes.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))  # type: ignore[attr-defined,unused-ignore]
-    return int(status.available)
+    return int(status.total), int(status.available)
 
 
 def _windows_counters() -> tuple[int, int]:

@@ -70,13 +70,11 @@ def part_bytes(part: str, node: Node) -> int:
 
 def _encoder_bytes(node: Node) -> int:
     width, layers, features = (_whole(node[name]) for name in ("d_model", "n_layers", "feat_in"))
-    expansion, kernel, positions = (
-        _whole(node[name]) for name in ("ff_expansion_factor", "conv_kernel_size", "pos_emb_max_len")
-    )
+    expansion, kernel = _whole(node["ff_expansion_factor"]), _whole(node["conv_kernel_size"])
     factor = max(1, _whole(node["subsampling_factor"]))
     channels = width if node["subsampling_conv_channels"] == -1 else _whole(node["subsampling_conv_channels"])
     layer = width * width * (4 * expansion + 8) + width * kernel
-    numbers = layers * layer + width * _whole(node["feat_out"]) + 2 * positions * width
+    numbers = layers * layer + width * _whole(node["feat_out"]) + 2 * _whole(node["pos_emb_max_len"]) * width
     if str(node["subsampling"]).startswith("stacking"):
         numbers += factor * features * width
     elif node["subsampling"]:
@@ -93,18 +91,10 @@ def _convolution_numbers(kind: str, factor: int, features: int, channels: int, w
     return max(0, weights) * channels * channels + channels * -(-features // factor) * width
 
 
-def _decoder_bytes(node: Node) -> int:
-    return _FLOAT * _product(node, "feat_in", "num_classes", "num_decoders")
-
-
 def _quantizer_bytes(node: Node) -> int:
     codes = _product(node, "num_books", "num_classes", "code_dim")
     projection = _product(node, "feat_in", "combine_time_steps", "num_books", "code_dim")
     return (_FLOAT + 2 * _DOUBLE) * codes + _FLOAT * projection  # float32 codes, and two float64 copies
-
-
-def _masking_bytes(node: Node) -> int:
-    return _FLOAT * _whole(node["feat_in"])
 
 
 def _preprocessor_bytes(node: Node) -> int:
@@ -113,16 +103,15 @@ def _preprocessor_bytes(node: Node) -> int:
     if isinstance(seconds, int | float) and 0 < seconds < math.inf:
         window = max(window, int(min(seconds * _whole(node["sample_rate"]), _HUGE)))
     bins = (_whole(node["n_fft"]) or 2 ** window.bit_length()) // 2 + 1
-    return _FLOAT * window + 5 * _DOUBLE * bins * (
-        _whole(node["features"]) + 2
-    )  # five tables on the way to the filters
+    tables = 5 * bins * (_whole(node["features"]) + 2)  # on the way to the mel filters
+    return _FLOAT * window + _DOUBLE * tables
 
 
 _BYTES: dict[str, Callable[[Node], int]] = {
     "encoder": _encoder_bytes,
-    "decoder": _decoder_bytes,
+    "decoder": lambda node: _FLOAT * _product(node, "feat_in", "num_classes", "num_decoders"),
     "quantizer": _quantizer_bytes,
-    "masking": _masking_bytes,
+    "masking": lambda node: _FLOAT * _whole(node["feat_in"]),
     "preprocessor": _preprocessor_bytes,
 }
 
