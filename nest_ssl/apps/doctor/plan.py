@@ -90,7 +90,6 @@ def make_plan(cfg: DictConfig, facts: Facts, command: Sequence[str] = ("nest-ssl
         check_size(settings, facts.memory, "this machine has")
         if not settings.get("optim"):
             raise ConfigError("model.optim: missing; give at least model.optim.name and model.optim.lr")
-        list(check_model(cfg, command))
     data = NestDataModule(settings, settings.get("numerics") or "exact")
     with _noted(problems, "data"):
         data.setup("fit")
@@ -99,7 +98,7 @@ def make_plan(cfg: DictConfig, facts: Facts, command: Sequence[str] = ("nest-ssl
             data.setup("validate")
     warnings: list[str] = []
     for check in CONFIGURATION_CHECKS:
-        with _noted(problems, "run"):
+        with _noted(problems, "model" if check is check_model else "run"):
             warnings.extend(check(cfg, command))
     parts = (name for name in _TRAINED if isinstance(settings.get(name), dict))
     weights = sum(part_bytes(name, settings[name]) for name in parts)
