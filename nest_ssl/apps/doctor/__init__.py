@@ -16,3 +16,8 @@ class CheckResult:
     state: State
     found: str
     advice: str = ""
+
+    @classmethod
+    def warn_if(cls, bad: bool, name: str, found: str, advice: str) -> CheckResult:
+        """Return a warning with the advice if this is bad, else `ok` without it."""
+        return cls(name, "warning", found, advice) if bad else cls(name, "ok", found)

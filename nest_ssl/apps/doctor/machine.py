@@ -206,9 +206,8 @@ def check_gpu(facts: Facts) -> CheckResult:
 
 def check_processor(facts: Facts) -> CheckResult:
     found = f"{facts.cpu or 'unknown model'}, torch uses {facts.vector_kernels}"
-    if facts.vector_kernels == "DEFAULT" and facts.architecture in ("x86_64", "AMD64"):
-        return CheckResult("processor", "warning", found, "Without AVX2 a step takes several times as long")
-    return CheckResult("processor", "ok", found)
+    slow = facts.vector_kernels == "DEFAULT" and facts.architecture in ("x86_64", "AMD64")
+    return CheckResult.warn_if(slow, "processor", found, "Without AVX2 a step takes several times as long")
 
 
 def check_cores(facts: Facts) -> CheckResult:
@@ -228,17 +227,14 @@ def check_load(facts: Facts) -> CheckResult:
     if facts.load is None:
         return CheckResult("load", "ok", "unknown on this system")
     found = f"{facts.load:.1f} processes want {facts.usable_cores:g} cores"
-    if facts.load > _BUSY * facts.usable_cores:
-        advice = "Speeds measured below are too low: run it again when nothing else computes"
-        return CheckResult("load", "warning", f"busy: {found}", advice)
-    return CheckResult("load", "ok", found)
+    advice = "Speeds measured below are too low: run it again when nothing else computes"
+    return CheckResult.warn_if(facts.load > _BUSY * facts.usable_cores, "load", found, advice)
 
 
 def check_memory(facts: Facts) -> CheckResult:
     found = f"{decimal(facts.memory)}, {decimal(facts.available)} of it available now"
-    if facts.available < _LITTLE_MEMORY:
-        return CheckResult("memory", "warning", found, "Close other programs, or train a small size (+size=small)")
-    return CheckResult("memory", "ok", found)
+    advice = "Close other programs, or train a small size (+size=small)"
+    return CheckResult.warn_if(facts.available < _LITTLE_MEMORY, "memory", found, advice)
 
 
 def check_shared_memory(facts: Facts) -> CheckResult:
@@ -264,10 +260,8 @@ def check_start_method(facts: Facts) -> CheckResult:
 def check_open_files(facts: Facts) -> CheckResult:
     if facts.open_files is None or facts.open_files < 0:
         return CheckResult("open files", "ok", "no limit")
-    found = f"at most {facts.open_files:,}"
-    if facts.open_files < _FEW_FILES:
-        return CheckResult("open files", "warning", found, "Workers may need more: ulimit -n 4096")
-    return CheckResult("open files", "ok", found)
+    few, advice = facts.open_files < _FEW_FILES, "Workers may need more: ulimit -n 4096"
+    return CheckResult.warn_if(few, "open files", f"at most {facts.open_files:,}", advice)
 
 
 def check_paths(facts: Facts) -> CheckResult:

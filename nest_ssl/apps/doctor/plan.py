@@ -177,7 +177,7 @@ def _check_data(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
 def _check_bandwidth(plan: RunPlan, facts: Facts) -> Iterator[CheckResult]:
     if plan.train_ds.get("is_tarred") or not plan.manifests:
         return
-    rate = sample_rate_of(plan.train_ds, plan.cfg.model)
+    rate = sample_rate_of(plan.train_ds, plan.settings)
     narrow = estimate_narrow_band(plan.manifests, rate, _MOST_FILES)
     if narrow.lines > 1:
         found = f"an estimate from {narrow.measured} files: {narrow}"
@@ -205,12 +205,9 @@ def check_shared_memory(plan: RunPlan, facts: Facts, **changes: Any) -> Iterator
     needed = _shared_bytes(plan, data, workers)
     count = workers if plan.processes == 1 else f"{plan.processes} x {workers}"
     found = f"/dev/shm has {decimal(facts.shared_memory)} free, {count} workers fill up to {decimal(needed)}"
-    if needed > facts.shared_memory:
-        gigabyte = max(1, math.ceil(2 * needed / 2**30))
-        advice = f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0"
-        yield CheckResult("shared memory", "warning", found, advice)
-    else:
-        yield CheckResult("shared memory", "ok", found)
+    gigabyte = max(1, math.ceil(2 * needed / 2**30))
+    advice = f"docker run --shm-size={gigabyte}g (or --ipc=host), fewer workers, or model.train_ds.num_workers=0"
+    yield CheckResult.warn_if(needed > facts.shared_memory, "shared memory", found, advice)
 
 
 def workers_with_room(plan: RunPlan, facts: Facts, most: int, **changes: Any) -> int:
@@ -225,7 +222,7 @@ def _shared_bytes(plan: RunPlan, data: dict[str, Any], workers: int) -> int:
     durations = plan.durations()
     longest = float(durations.max()) if len(durations) else float(data.get("max_duration") or 20)
     seconds = data.get("batch_duration") or (data.get("batch_size") or 1) * longest
-    batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * sample_rate_of(data)
+    batch = _SIGNALS * _BYTES_PER_SAMPLE * seconds * sample_rate_of(data, plan.settings)
     return int(plan.processes * batch * (workers * (data.get("prefetch_factor") or 2) + 1))
 
 
@@ -240,17 +237,11 @@ def check_run_folder(folder: Path, needed: int) -> Iterator[CheckResult]:
         yield CheckResult("run's disk", "problem", f"{parent}: {error.strerror or error}", advice)
         return
     found = f"writes {speed / 1e6:,.0f} MB/s ({parent})"
-    if speed < _SLOW_TO_WRITE:
-        advice = "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true"
-        yield CheckResult("run's disk", "warning", found, advice)
-    else:
-        yield CheckResult("run's disk", "ok", found)
+    advice = "Checkpoints will take long: exp_manager.checkpoint_callback_params.async_save=true"
+    yield CheckResult.warn_if(speed < _SLOW_TO_WRITE, "run's disk", found, advice)
     found = f"{decimal(free)} free, checkpoints take up to {decimal(needed)}"
-    if free < needed:
-        advice = "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k"
-        yield CheckResult("space", "warning", found, advice)
-    else:
-        yield CheckResult("space", "ok", found)
+    advice = "Free some space, set exp_manager.exp_dir, or exp_manager.checkpoint_callback_params.save_top_k"
+    yield CheckResult.warn_if(free < needed, "space", found, advice)
 
 
 def write_speed(folder: Path) -> float:
