@@ -55,7 +55,7 @@ SYNONYMS = {
     **dict.fromkeys(("warmup", "warm_up", "warmup_updates", "num_warmup_steps"), "warmup_steps"),
     **dict.fromkeys(("wd", "decay"), "weight_decay"),
     **dict.fromkeys(("scheduler", "lr_scheduler", "schedule"), "sched"),
-    **dict.fromkeys(("optimizer", "optimizer"), "optim"),
+    **dict.fromkeys(("optimizer", "optimiser", "opt"), "optim"),
     **dict.fromkeys(("grad_clip", "clip_grad", "clip_norm", "max_grad_norm", "gradient_clip"), "gradient_clip_val"),
     **dict.fromkeys(
         ("accumulate", "grad_accum", "accum_grad", "update_freq", "gradient_accumulation_steps"),

@@ -25,9 +25,10 @@ def small_config(config: Path, overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def manifests_of(corpus: DummyCorpus) -> list[str]:
-    """Return overrides that train on this corpus with its noise, and validate on its clean part."""
+    """Return overrides that train on this corpus with its noise, and validate on its other utterances without noise."""
     return [
         f"model.train_ds.manifest_filepath={corpus.train_manifest}",
         f"model.train_ds.noise_manifest={corpus.noise_manifest}",
         f"model.validation_ds.manifest_filepath={corpus.val_manifest}",
+        "model.validation_ds.noise_manifest=null",
     ]

@@ -19,7 +19,7 @@ from nest_ssl.cli.manifest import manifest, split
 from nest_ssl.cli.probe import probe
 from nest_ssl.cli.report import report
 from nest_ssl.cli.stats import stats
-from nest_ssl.errors import INTERRUPTED
+from nest_ssl.errors import INTERRUPTED, NestError, one_line
 from nest_ssl.printable import say, say_lines
 
 app = typer.Typer(
@@ -141,7 +141,6 @@ def convert(
         from safetensors import SafetensorError
 
         from nest_ssl.checkpoint import convert as convert_file
-        from nest_ssl.errors import NestError, one_line
 
         try:
             convert_file(source, target)
@@ -172,7 +171,6 @@ for registered in (*app.registered_commands, *data.registered_commands):
 def _nemo_python(given: Path | None) -> Path:
     """Return the given interpreter, or else an existing one with NeMo, or else install one."""
     from nest_ssl.environments import NEWEST_NEMO, installed_nemo, nemo_python
-    from nest_ssl.errors import NestError
 
     if given is not None and not given.is_file():
         raise NestError(f"--nemo-python: {str(given)!r} does not exist; expected a Python interpreter that has NeMo")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TERMINATED = 143
@@ -45,8 +46,6 @@ def bench(
     def run() -> int:
         import signal
         import sys
-
-        from nest_ssl.errors import NestError
 
         if not (_ROOT / "benchmarks" / "run.py").is_file():
             raise NestError(

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nest_ssl.errors import NestError
+
 if TYPE_CHECKING:
     from nest_ssl.config.command_line import CommandLine
 
@@ -41,8 +43,6 @@ def command_line(config_path: Path | None, config_name: str, overrides: list[str
 
 def channel(value: str | None) -> int | str | None:
     """Return the value of `--channel-selector` as configurations have it."""
-    from nest_ssl.errors import NestError
-
     if value is None or value == "average":
         return value
     if not value.isdecimal():
@@ -53,8 +53,6 @@ def channel(value: str | None) -> int | str | None:
 def usable_device(value: str | None) -> str | None:
     """Return the value of `--device`, if this machine has that device."""
     import torch
-
-    from nest_ssl.errors import NestError
 
     there = ["cpu"]
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None

@@ -10,6 +10,7 @@ import typer
 
 from nest_ssl.cli.common_options import PROCESSORS, AsJson, Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError, nearest
 from nest_ssl.printable import say
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def check(
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.terminal import Bar, show
         from nest_ssl.data.problems import KINDS
-        from nest_ssl.errors import NestError, nearest
 
         for kind in ignore or []:
             if kind not in KINDS:

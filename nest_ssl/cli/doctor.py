@@ -8,6 +8,7 @@ import typer
 
 from nest_ssl.cli.common_options import AsJson, ConfigName, ConfigPath, Overrides, command_line
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 
 
 def doctor(
@@ -54,7 +55,6 @@ def doctor(
 
 
 def _lengths(text: str | None) -> tuple[float, ...]:
-    from nest_ssl.errors import NestError
 
     try:
         lengths = tuple(float(part) for part in (text or "").split(",") if part.strip())

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import typer
 
-from nest_ssl.errors import FAILED, INTERRUPTED
+from nest_ssl.errors import FAILED, INTERRUPTED, NestError, one_line
 from nest_ssl.printable import say
 
 _CUT_OFF = 141  # as shells report a program whose output is no longer read, for example by head
@@ -21,8 +21,6 @@ _CUT_OFF = 141  # as shells report a program whose output is no longer read, for
 
 def exit_with(run: Callable[[], int]) -> None:
     """Exit with the command's code; an unexpected error is a bug and keeps its traceback."""
-    from nest_ssl.errors import NestError, one_line
-
     try:
         code = run()
         _flush()

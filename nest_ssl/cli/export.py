@@ -15,6 +15,7 @@ import typer
 from nest_ssl.cli.common_options import AsJson
 from nest_ssl.cli.exits import exit_with
 from nest_ssl.cli.terminal import LINE_SECONDS
+from nest_ssl.errors import NestError
 from nest_ssl.printable import printable, say, say_lines
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ def export(
         import json
 
         from nest_ssl.apps.export import export as export_model
-        from nest_ssl.errors import NestError
 
         weights = output.suffix.lower() == ".safetensors"
         if weights and input_kind is not None:

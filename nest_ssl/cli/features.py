@@ -9,6 +9,7 @@ import typer
 
 from nest_ssl.cli.common_options import AsJson, Channel, Device, channel, usable_device
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 from nest_ssl.printable import say
 
 
@@ -55,7 +56,6 @@ def features(
 
         from nest_ssl.apps.features.extract import ExtractionRequest, extract
         from nest_ssl.cli.terminal import AudioBar, show
-        from nest_ssl.errors import NestError
 
         if mix is not None and layers is not None:
             raise NestError("--mix, --layers: give only one of them; a mix uses all layers")

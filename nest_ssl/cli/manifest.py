@@ -10,6 +10,7 @@ import typer
 
 from nest_ssl.cli.common_options import PROCESSORS, Channel, ProblemFile, Quick, Workers
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 
 if TYPE_CHECKING:
     from nest_ssl.apps.datatools.make_manifest import Made
@@ -78,7 +79,6 @@ def manifest(
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data import found_so_far
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.errors import NestError
 
         if val is None and (group_by or group_by_folder or group_by_path or val_output):
             raise NestError("--group-by and --val-output need a share to hold out: give --val too, such as --val 5%")

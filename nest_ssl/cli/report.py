@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 from nest_ssl.printable import say
 
 
@@ -39,7 +40,6 @@ def report(
         from nest_ssl.apps.report.page import render
         from nest_ssl.apps.report.run import newest_run, open_runs
         from nest_ssl.apps.report.summary import gather
-        from nest_ssl.errors import NestError
 
         folders = [newest_run(run) for run in runs]
         for given, folder in zip(runs, folders, strict=True):

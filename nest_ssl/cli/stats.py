@@ -14,6 +14,7 @@ from rich.text import Text
 
 from nest_ssl.cli.common_options import PROCESSORS, AsJson, Channel, Quick, Workers
 from nest_ssl.cli.exits import exit_with
+from nest_ssl.errors import NestError
 from nest_ssl.printable import printable
 
 if TYPE_CHECKING:
@@ -65,7 +66,6 @@ def stats(
         from nest_ssl.cli.common_options import channel
         from nest_ssl.cli.data import found_so_far
         from nest_ssl.cli.terminal import Bar, show
-        from nest_ssl.errors import NestError
 
         if quick and manifest_only:
             raise NestError("--quick and --manifest-only: give one of them; the latter reads less")
