@@ -136,8 +136,18 @@ def test_one_sigterm_saves_and_ends_a_run_whose_worker_hangs(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_one_sigterm_ends_a_run_whose_main_process_hangs(corpus: DummyCorpus, tmp_path: Path, runs: list[Run]) -> None:
-    run = Run(tmp_path, corpus, "trainer.max_steps=100000", "model.train_ds.num_workers=0")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["model.train_ds.num_workers=0"],
+        ["model.train_ds.num_workers=1", "model.validation_ds.num_workers=0", "trainer.val_check_interval=1"],
+    ],
+    ids=["training", "validation"],
+)
+def test_one_sigterm_ends_a_run_whose_main_process_hangs(
+    settings: list[str], corpus: DummyCorpus, tmp_path: Path, runs: list[Run]
+) -> None:
+    run = Run(tmp_path, corpus, "trainer.max_steps=100000", *settings)
     runs.append(run)
     run.wait_for_checkpoint()
     run.misbehave("hang")

@@ -50,8 +50,7 @@ class StopOnSignal(Callback):
         self._received = 0
         self._replaced: dict[int, Any] = {}
         self._group: Any = None  # of CPU processes (gloo), so that no rank waits for a GPU
-        self._loader: ResumableLoader | None = None
-        self._validation_waits_since: float | None = None
+        self._trainer: Trainer | None = None
         self._watch: HungLoaderWatch | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -59,7 +58,7 @@ class StopOnSignal(Callback):
             return
         if trainer.world_size > 1:
             self._group = distributed.new_group(backend="gloo")
-        self._loader = trainer.train_dataloader
+        self._trainer = trainer
         trainer.train_dataloader.between_batches = self._raise_if_signalled
         if self._group is None:  # other ranks may already be in the step, which needs this one
             trainer.train_dataloader.while_waiting = self._raise_if_signalled
@@ -74,21 +73,12 @@ class StopOnSignal(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         self._restore_handlers()
 
-    def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validation_waits_since = time.monotonic()
-
-    def on_validation_batch_start(self, *_: Any) -> None:
-        self._validation_waits_since = None
-
-    def on_validation_batch_end(self, *_: Any) -> None:
-        self._validation_waits_since = time.monotonic()
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._validation_waits_since = None
-
     def _waits_since(self) -> float | None:
-        training = self._loader.waits_since if self._loader is not None else None
-        return self._validation_waits_since if training is None else training
+        """Return when the present wait for a batch began, of training or of a validation; None if there is none."""
+        assert self._trainer is not None
+        loaders: list[Any] = [self._trainer.train_dataloader, *(self._trainer.val_dataloaders or [])]
+        waits = (getattr(loader, "waits_since", None) for loader in loaders)
+        return next((since for since in waits if since is not None), None)
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self._received:
