@@ -69,7 +69,7 @@ class Start:
 
 @dataclass(frozen=True)
 class History:
-    """All values of a run by their names in nest_ssl/training/loggers/tags.py."""
+    """All values of a run by their names in nest_ssl/training/loggers/build.py."""
 
     series: dict[str, Series]
     starts: list[Start]
