@@ -23,7 +23,7 @@ from nest_ssl.data import loader as loader_module
 from nest_ssl.data.dummy import DummyCorpus
 from nest_ssl.data.paths import PROJECT_ROOT
 from nest_ssl.errors import ConfigError, ManifestError
-from nest_ssl.training import datamodule
+from nest_ssl.training import module as training_module
 
 KEY = "model.train_ds"
 AUGMENTOR = {
@@ -203,7 +203,7 @@ def test_the_noise_uses_the_numerics_of_the_run(config: dict[str, Any], corpus: 
 
 @pytest.mark.parametrize("cls", [DataSettings, LhotseSettings])
 def test_every_key_is_read_unless_it_is_listed_as_idle_or_refused(cls: type[LoaderSettings]) -> None:
-    rooms = [Path(module.__file__) for module in (loader_module, datamodule)]
+    rooms = [Path(each.__file__) for each in (loader_module, training_module)]
     other = "lhotse" if cls is LhotseSettings else "tarred"
     rooms += (Path(loader_module.__file__).parent / other).glob("*.py")
     source = "".join(path.read_text(encoding="utf-8") for path in rooms) + inspect.getsource(DataSettings.shuffled.fget)

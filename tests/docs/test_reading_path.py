@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 # Loaded by a run that writes checkpoints of one format: the readers of all formats, and what declares keys and values
 NOT_CALLED = {
-    *(f"checkpoint/{name}.py" for name in ("inspection", "lightning", "nemo", "restore", "safetensors", "weights")),
+    *(f"checkpoint/{name}.py" for name in ("inspection", "lightning", "nemo", "safetensors", "weights")),
     *(f"config/schema/{name}.py" for name in ("experiment", "run")),
 }
 

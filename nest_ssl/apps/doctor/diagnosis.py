@@ -19,9 +19,8 @@ from nest_ssl.apps.doctor.machine import Facts, check_codecs, check_machine
 from nest_ssl.apps.doctor.plan import RunPlan, check_plan, check_run_folder, make_plan
 from nest_ssl.apps.doctor.trial import TrialReport, run_trial
 from nest_ssl.apps.quiet import quiet_libraries
-from nest_ssl.config.command_line import CommandLine
+from nest_ssl.config.command_line import CommandLine, preset_folder
 from nest_ssl.config.compose import load_config
-from nest_ssl.config.presets import preset_folder
 from nest_ssl.printable import printable
 from nest_ssl.shell import as_typed
 

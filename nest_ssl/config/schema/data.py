@@ -38,7 +38,7 @@ class LoaderSettings(Node):
     batch_augmentor: Mapping[str, Any] | None = setting(None, kind=AUGMENTOR)
     unreadable_audio: Literal["skip", "stop"] = "skip"
     suspicious_audio: Literal["use", "skip", "stop"] = "use"
-    val_dl_idx: int = setting(0, at_least=0)  # read by the data module
+    val_dl_idx: int = setting(0, at_least=0)  # read by the module that trains
 
     batch_size: int | None = setting(None, at_least=1)
     batch_duration: float | None = setting(None, above=0)
