@@ -13,7 +13,7 @@ from nest_ssl.apps.datatools.audio_folder import Table
 from nest_ssl.apps.datatools.check import check_manifests
 from nest_ssl.apps.datatools.check_lines import Rules
 from nest_ssl.apps.datatools.stats import describe
-from nest_ssl.apps.datatools.tar_writer import pack
+from nest_ssl.apps.datatools.tar_audio import pack
 from nest_ssl.apps.features.encoder import Layers
 from nest_ssl.data.tarred.members import check_shard
 from nest_ssl.errors import NestError

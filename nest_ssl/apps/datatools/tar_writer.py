@@ -22,31 +22,20 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import soundfile
 from omegaconf import OmegaConf
 
 from nest_ssl.apps.datatools.manifest_files import read_entries
 from nest_ssl.apps.datatools.processes import in_processes
+from nest_ssl.apps.datatools.tar_audio import decode, pack
 from nest_ssl.atomic import atomic_write
-from nest_ssl.data.audio.opening import as_frames, audio_errors, open_audio, read_frames
 from nest_ssl.data.manifest_lines import Seconds
 from nest_ssl.data.paths import resolve_path
-from nest_ssl.data.tarred.members import audio_members, audio_suffixes, file_id, open_shard, read_member
+from nest_ssl.data.tarred.members import audio_members, file_id, open_shard, read_member
 from nest_ssl.errors import AudioError, ManifestError, NestError, ShardError
 from nest_ssl.folder_lock import lock_folder
 
 _MANIFEST, _METADATA, _SHARDED_MANIFESTS = "tarred_audio_manifest.json", "metadata.yaml", "sharded_manifests"
 Progress = Callable[[int, int], None]  # utterances done, utterances in all
-# subtype -> dtype to read, and format and subtype to write without loss. Floats are not written as WAV: libsndfile
-# writes the time of day into it.
-_LOSSLESS = {
-    "PCM_U8": ("int16", "WAV", "PCM_U8"),
-    "PCM_16": ("int16", "WAV", "PCM_16"),
-    "PCM_24": ("int32", "WAV", "PCM_24"),
-    "PCM_32": ("int32", "WAV", "PCM_32"),
-    "DOUBLE": ("float64", "AU", "DOUBLE"),
-}
-_DECODED = ("float32", "AU", "FLOAT")
 # not allowed in member names: WebDataset ends a name at its first dot
 _NOT_IN_NAMES = re.compile(r"[/\\:.]")
 _ABOUT_THE_FILE = ("audio_filepath", "audio_filename", "duration", "offset", "source_audio_offset", "shard_id")
@@ -252,41 +241,6 @@ def _add(tar: tarfile.TarFile, utterance: Utterance) -> dict[str, Any]:
     member.size = len(content)
     tar.addfile(member, io.BytesIO(content))
     return row
-
-
-def pack(path: str, offset: Seconds, duration: Seconds | None) -> tuple[bytes, str, Seconds]:
-    """Return the content, suffix and duration of an audio file with the audio from `offset` on.
-
-    A nearly whole file is copied unchanged; a part is cut out without loss.
-    """
-    with open_audio(path) as file, audio_errors(path):
-        rate = file.samplerate
-        start = as_frames(offset, rate)
-        frames = max(0, file.frames - start)
-        wanted = frames if duration is None else min(frames, as_frames(duration, rate))
-        if wanted == 0:
-            raise AudioError(f"{path}: has no samples at offset {offset:g} s")
-        if start == 0 and frames - wanted < rate:  # durations are rounded, and training reads no more than the duration
-            suffix = Path(path).suffix[1:].lower()
-            known = suffix if suffix in audio_suffixes() else file.format.lower()
-            return Path(path).read_bytes(), known, frames / rate
-        dtype, format_, subtype = _LOSSLESS.get(file.subtype, _DECODED)
-        if file.format == "FLAC" and subtype in ("PCM_16", "PCM_24"):
-            format_ = "FLAC"
-        if start:  # only if needed, as in training: after a seek, MP3 files give other samples
-            file.seek(start)
-        samples = read_frames(file, path, wanted, dtype)
-        cut = io.BytesIO()
-        soundfile.write(cut, samples, rate, format=format_, subtype=subtype)
-    return cut.getvalue(), format_.lower(), wanted / rate
-
-
-def decode(name: str, content: bytes) -> None:
-    """Raise if the bytes are not an audio file that can be read to its end."""
-    with open_audio(name, content) as file, audio_errors(name):
-        frames = sum(len(block) for block in file.blocks(1 << 20, dtype="float32"))
-        if frames == 0 or frames < file.frames:
-            raise AudioError(f"{name}: has {frames} samples, its header says {file.frames}")
 
 
 def _is_there(shard: Shard) -> bool:
