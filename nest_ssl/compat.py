@@ -97,11 +97,15 @@ def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 
 def cpu_multiplies_bf16() -> bool:
-    """Return whether this CPU has bfloat16 instructions; False where torch cannot tell."""
+    """Return whether torch multiplies bfloat16 with this CPU's own instructions (oneDNN: AVX-512, AMX, ARM)."""
     import torch
 
-    supported = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-    return bool(supported and supported())
+    if not torch.backends.mkldnn.is_available():  # as on macOS: without oneDNN, torch's own loops take longer
+        return False
+    if not hasattr(torch.cpu, "get_capabilities"):  # an older torch
+        return torch.cpu._is_avx512_bf16_supported()
+    has = torch.cpu.get_capabilities()
+    return any(has.get(instructions, False) for instructions in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def torch_archive(file: IO[bytes]) -> Any:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import io
 import pickle
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -245,8 +246,29 @@ def test_copy_all() -> None:
 
 
 def test_cpu_multiplies_bf16() -> None:
-    assert hasattr(torch.cpu, "_is_avx512_bf16_supported"), "torch.cpu does not tell bfloat16 support: always False now"
-    assert isinstance(compat.cpu_multiplies_bf16(), bool)
+    told = "torch.cpu does not tell whether the processor has bfloat16 instructions: always False now"
+    assert hasattr(torch.cpu, "get_capabilities") or hasattr(torch.cpu, "_is_avx512_bf16_supported"), told
+    if Path("/proc/cpuinfo").is_file() and platform.machine() in ("x86_64", "AMD64"):
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+        assert compat.cpu_multiplies_bf16() == ("avx512_bf16" in flags), told
+
+
+@pytest.mark.parametrize(
+    ("onednn", "capabilities", "expected"),
+    [
+        (True, {"avx512_f": True}, False),
+        (True, {"avx512_bf16": True}, True),
+        (True, {"amx_bf16": True}, True),
+        (True, {"bf16": True}, True),  # ARM
+        (False, {"bf16": True}, False),  # a Mac
+    ],
+)
+def test_cpu_multiplies_bf16_where_onednn_has_instructions_for_it(
+    onednn: bool, capabilities: dict[str, bool], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: onednn)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert compat.cpu_multiplies_bf16() is expected
 
 
 def test_torch_archive() -> None:

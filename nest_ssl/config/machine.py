@@ -24,6 +24,7 @@ GLOO_DDP = "ddp_gloo"  # registered by run.py: DDP over gloo, the one backend th
 FSDP = "fsdp"  # ShardedStrategy
 _NO_GPU = "there is no GPU that PyTorch can use"
 _NO_FLOAT64 = "the quantizer's codebooks are float64, which Apple's GPU does not have"
+_NO_BF16 = "this hardware does not multiply bfloat16"
 _DATASETS = ("model.train_ds", "model.validation_ds", "model.test_ds")
 
 
@@ -34,7 +35,8 @@ class Machine:
     cuda_devices: int = 0
     mps: bool = False
     windows: bool = False
-    bf16: bool = False  # the hardware multiplies bfloat16, on the device that training would use
+    gpu_bf16: bool = False  # the GPU multiplies bfloat16 in hardware
+    cpu_bf16: bool = False  # so does the processor
 
     @classmethod
     def here(cls) -> Machine:
@@ -44,7 +46,8 @@ class Machine:
             cuda_devices=cuda_devices,
             mps=torch.backends.mps.is_available(),
             windows=sys.platform == "win32",
-            bf16=torch.cuda.is_bf16_supported(including_emulation=False) if cuda_devices else cpu_multiplies_bf16(),
+            gpu_bf16=cuda_devices > 0 and torch.cuda.is_bf16_supported(including_emulation=False),
+            cpu_bf16=cpu_multiplies_bf16(),
         )
 
 
@@ -92,10 +95,11 @@ def _needed(cfg: DictConfig, machine: Machine) -> Iterator[tuple[str, Any, str]]
         yield "trainer.sync_batchnorm", False, reason
 
     precision = str(trainer.get("precision"))
-    if precision.startswith("bf16") and not machine.bf16:
-        yield "trainer.precision", "16-mixed" if gpu else 32, "this hardware does not multiply bfloat16"
+    bf16 = machine.gpu_bf16 if gpu else machine.cpu_bf16
+    if precision.startswith("bf16") and not bf16:
+        yield "trainer.precision", "16-mixed" if gpu else 32, _NO_BF16
     elif precision.startswith("16") and not gpu:
-        yield "trainer.precision", 32, "half precision is for GPUs"
+        yield "trainer.precision", *(("bf16-mixed", "processors are slow with float16") if bf16 else (32, _NO_BF16))
 
     for key in (f"{node}.pin_memory" for node in _DATASETS):
         if not gpu and OmegaConf.select(cfg, key):

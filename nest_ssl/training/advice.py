@@ -35,7 +35,7 @@ class Setup:
     gpu: bool
     cores: int  # for one rank
     processes: int = 1
-    bf16: bool = False
+    bf16: bool = False  # on the GPU
     memory_used: float | None = None  # the largest share of the GPU's memory that was in use
     exact: bool = True
     precision: str = "32-true"
@@ -60,7 +60,7 @@ class Setup:
             gpu=gpu,
             cores=max(1, (os.cpu_count() or 1) // on_this_machine),
             processes=trainer.world_size,
-            bf16=machine.bf16,
+            bf16=machine.gpu_bf16,
             memory_used=_memory_used(device) if gpu else None,
             exact=cfg.model.get("numerics", "exact") == "exact",
             precision=str(trainer.precision),

@@ -10,10 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 from nest_ssl.config.machine import GLOO_DDP, Machine, adjust, apply, describe
 
 LAPTOP = Machine()
+NEW_PROCESSOR = Machine(cpu_bf16=True)
 MAC = Machine(mps=True)
-SERVER = Machine(cuda_devices=4, bf16=True)
+SERVER = Machine(cuda_devices=4, gpu_bf16=True)
 OLD_GPU = Machine(cuda_devices=1)
-WINDOWS_GPUS = Machine(cuda_devices=2, windows=True, bf16=True)
+WINDOWS_GPUS = Machine(cuda_devices=2, windows=True, gpu_bf16=True)
 NEMO = {"devices": -1, "accelerator": "auto", "strategy": "ddp", "sync_batchnorm": True, "precision": 32}
 
 
@@ -94,8 +95,11 @@ def test_an_automatic_strategy_stays_automatic(strategy: str | None) -> None:
         (LAPTOP, 16, 32),
         (LAPTOP, "16-true", 32),
         (LAPTOP, "bf16-mixed", 32),
-        (Machine(bf16=True), "bf16-mixed", "bf16-mixed"),
-        (Machine(bf16=True), "16-mixed", 32),
+        (NEW_PROCESSOR, "bf16-mixed", "bf16-mixed"),
+        (NEW_PROCESSOR, "16-mixed", "bf16-mixed"),
+        (NEW_PROCESSOR, 16, "bf16-mixed"),
+        (NEW_PROCESSOR, "16-true", "bf16-mixed"),
+        (NEW_PROCESSOR, 32, 32),
         (OLD_GPU, "bf16-mixed", "16-mixed"),
         (OLD_GPU, "16-mixed", "16-mixed"),
         (SERVER, "bf16-mixed", "bf16-mixed"),
@@ -121,7 +125,7 @@ def test_applying_the_adjustments_leaves_nothing_to_adjust() -> None:
 
 def test_each_change_is_reported_in_one_line_with_its_reason() -> None:
     lines = describe(adjust(config(precision="16-mixed"), LAPTOP))
-    assert "trainer.precision: 16-mixed -> 32 (half precision is for GPUs)" in lines
+    assert "trainer.precision: 16-mixed -> 32 (this hardware does not multiply bfloat16)" in lines
     assert sum("pin_memory" in line for line in lines) == 1
     assert all("\n" not in line for line in lines)
 

@@ -131,19 +131,30 @@ def _lenient(override: str, groups: set[str]) -> str:
 
 
 def _fit_to_machine(trainer: Any) -> None:
-    """Adjust a configuration for GPUs to a machine without one, and print each change."""
+    """Adjust a configuration for GPUs to a machine without one, as nest_ssl does, and print each change."""
     import torch
 
     if torch.cuda.is_available():
         return
     wanted = {"accelerator": "cpu", "devices": 1, "num_nodes": 1, "strategy": "auto", "sync_batchnorm": False}
-    if str(trainer.get("precision", 32)).startswith("16"):
+    precision = str(trainer.get("precision", 32))
+    if precision.startswith(("16", "bf16")) and not _multiplies_bf16(torch):
         wanted["precision"] = 32
+    elif precision.startswith("16"):
+        wanted["precision"] = "bf16-mixed"
     for key, value in wanted.items():
         old = trainer.get(key)
         if old is not None and old != value and not (key == "devices" and old == "auto"):
             print(f"adjusted trainer.{key}: {old} -> {value} (there is no GPU that PyTorch can use)", file=sys.stderr)
         trainer[key] = value
+
+
+def _multiplies_bf16(torch: Any) -> bool:
+    """Return what `nest_ssl.compat.cpu_multiplies_bf16` returns."""
+    if not torch.backends.mkldnn.is_available() or not hasattr(torch.cpu, "get_capabilities"):
+        return False
+    has = torch.cpu.get_capabilities()
+    return any(has.get(instructions, False) for instructions in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def _resolved(path: Any) -> Any:

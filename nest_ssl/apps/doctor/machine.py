@@ -22,6 +22,7 @@ import torch
 from rich.filesize import decimal
 
 from nest_ssl.apps.doctor import CheckResult
+from nest_ssl.compat import cpu_multiplies_bf16
 from nest_ssl.config.machine import Machine, processor
 from nest_ssl.environments import SetupError, installed_nemo
 from nest_ssl.memory import available_memory, group_limits, machine_memory
@@ -137,7 +138,7 @@ class Facts:
     mps: bool = _fact(torch.backends.mps.is_available)
     cpu: str = _fact(processor)
     vector_kernels: str = _fact(torch.backends.cpu.get_cpu_capability)  # instruction set that torch's CPU kernels use
-    bf16: bool = _fact(lambda: Machine.here().bf16)  # the training device has bf16 matrix multiplication
+    cpu_bf16: bool = _fact(cpu_multiplies_bf16)
     cores: int = _fact(_cores)
     usable_cores: float = _fact(_usable_cores)  # limited by CPU affinity and the container
     threads: int = _fact(torch.get_num_threads)  # of torch
@@ -155,7 +156,8 @@ class Facts:
     def machine(self) -> Machine:
         """The part of the facts that the adjustment of configurations depends on."""
         windows = self.system == "Windows"
-        return Machine(cuda_devices=len(self.gpus), mps=self.mps, windows=windows, bf16=self.bf16)
+        gpu_bf16 = any(gpu.bf16 for gpu in self.gpus)
+        return Machine(len(self.gpus), self.mps, windows, gpu_bf16, self.cpu_bf16)
 
 
 def check_machine(facts: Facts) -> list[CheckResult]:

@@ -191,7 +191,9 @@ class _TrialRun:
         now = middle.useful if middle else None
         if now is None or self.report.precision != "32":
             return
-        name = "bf16-mixed" if self.facts.bf16 else "16-mixed" if self.plan.gpu else None
+        machine = self.facts.machine
+        bf16 = machine.gpu_bf16 if self.plan.gpu else machine.cpu_bf16
+        name = "bf16-mixed" if bf16 else "16-mixed" if self.plan.gpu else None
         if name is None:
             self.report.advice.append(Recommendation((), "precision=32: this processor does not multiply bf16"))
             return

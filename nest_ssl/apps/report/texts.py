@@ -19,7 +19,7 @@ REASONS = {  # of nest_ssl/config/machine.py; other reasons are shown as the run
     "one process has all statistics": "只有一个进程，统计量本来就是全部的",
     "PyTorch has it for GPUs only": "PyTorch 只在 GPU 上支持",
     "this hardware does not multiply bfloat16": "该硬件不支持 bfloat16 乘法",
-    "half precision is for GPUs": "半精度只适用于 GPU",
+    "processors are slow with float16": "处理器计算 float16 很慢",
     "it speeds up copies to a GPU only": "只能加快向 GPU 的拷贝",
 }
 

@@ -22,7 +22,7 @@ from tests.apps.report.example_runs import CONFIG, write_run
 from tests.apps.report.test_page import Text, page_of
 from tests.integration.conftest import SMALL
 
-HALF = "half precision is for GPUs"
+HALF = "this hardware does not multiply bfloat16"
 
 
 def config(**trainer: Any) -> dict[str, Any]:
@@ -67,7 +67,8 @@ def test_an_adjustment_that_contradicts_the_configuration_is_ignored(tmp_path: P
 def test_every_reason_is_translated_and_every_translation_is_of_a_reason() -> None:
     machines = [
         *(Machine(), Machine(mps=True), Machine(cuda_devices=1)),
-        Machine(cuda_devices=2, windows=True, bf16=True),
+        Machine(cuda_devices=2, windows=True, gpu_bf16=True),
+        Machine(cpu_bf16=True),
     ]
     settings = product(("auto", "gpu", "cuda", "cpu"), (-1, 2), ("16-mixed", "bf16-mixed"))
     found = set()
@@ -88,7 +89,7 @@ def test_the_page_lists_what_the_machine_adjusted_with_the_reason(tmp_path: Path
     assert f"trainer.precision32 adjusted from 16-mixed: {HALF}" in said
     assert "trainer.devices1 adjusted from 4: reason of tomorrow" in said
     assert "trainer.max_steps7" not in said
-    assert "由 16-mixed 自动调整：半精度只适用于 GPU" in page
+    assert "由 16-mixed 自动调整：该硬件不支持 bfloat16 乘法" in page
     assert page.count('class="adjusted"') == 2
     environment = said.partition("Environment")[2]
     assert "torch2.13.0" in environment
