@@ -4,11 +4,13 @@ import sys
 from pathlib import Path
 
 from nest_ssl.errors import FAILED
+from nest_ssl.threads import sleep_soon
 
 CONFIG = Path(__file__).resolve().parent / "config"
 
 
 def main() -> int:
+    sleep_soon()
     try:
         if not {"-h", "--help"}.isdisjoint(sys.argv):
             from nest_ssl.config.command_line import parse_command_line

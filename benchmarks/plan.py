@@ -24,6 +24,7 @@ class Side:
     implementation: Implementation
     overrides: tuple[str, ...] = ()
     buckets: bool = False  # this side makes its batches itself, from the whole corpus
+    environment: tuple[tuple[str, str], ...] = ()  # variables of its process
 
 
 NEMO = Side("NeMo", "nemo")
@@ -43,9 +44,15 @@ LHOTSE = Side(
     ),
     buckets=True,
 )
-SIDES = {side.name: side for side in (NEMO, LHOTSE, EXACT, FAST)}
-ALL = (NEMO, LHOTSE, EXACT, FAST)
+BF16 = ("trainer.precision=bf16-mixed",)  # only where the processor multiplies it
+NEMO_BF16 = Side("NeMo, bf16-mixed", "nemo", BF16)
+FAST_BF16 = Side("fast, bf16-mixed", "nest_ssl", (*FAST.overrides, *BF16))
+# a setting of the user, with the runtime's default: our own does not take effect
+LONG_WAITS = Side("fast, OpenMP's default", "nest_ssl", FAST.overrides, environment=(("KMP_BLOCKTIME", "200"),))
+SIDES = {side.name: side for side in (NEMO, LHOTSE, NEMO_BF16, EXACT, FAST, FAST_BF16, LONG_WAITS)}
 THREE = (NEMO, EXACT, FAST)
+FIVE = (NEMO, NEMO_BF16, EXACT, FAST, FAST_BF16)
+ALL = (NEMO, LHOTSE, *FIVE[1:])
 OURS = (EXACT, FAST)
 
 
@@ -64,6 +71,7 @@ class Measurement:
     rounds: int = 1
     stages: bool = False
     matrix_peak: bool = False
+    busy: bool = False  # another program computes on every core meanwhile
     overrides: tuple[str, ...] = ()
 
     def choose(self, corpus: Corpus, round_number: int) -> list[Clip]:
@@ -84,12 +92,14 @@ def _same(length: float, batch_size: int, steps: int) -> tuple[float, ...]:
     return (length,) * batch_size * steps
 
 
-def plan(quick: bool, with_nemo: bool = True) -> list[Measurement]:
+def plan(quick: bool, with_nemo: bool = True, with_bf16: bool = True) -> list[Measurement]:
     """Return all measurements; a quick plan has fewer of them, with fewer steps."""
+
+    def wanted(side: Side) -> bool:
+        return (with_nemo or side.implementation != "nemo") and (with_bf16 or not set(BF16) & set(side.overrides))
+
     chosen = _quick() if quick else _full()
-    if with_nemo:
-        return chosen
-    return [replace(m, sides=tuple(side for side in m.sides if side.implementation != "nemo")) for m in chosen]
+    return [replace(m, sides=tuple(filter(wanted, m.sides))) for m in chosen]
 
 
 def _full() -> list[Measurement]:
@@ -100,18 +110,25 @@ def _full() -> list[Measurement]:
         Measurement("data", "items_per_second", 20.0, kind="data", size="small", steps=5, rounds=2),
         Measurement("training-large-20", "rate", 20.0, ALL, rounds=2),
         Measurement("training-small-20", "rate", 20.0, ALL, size="small", steps=8, rounds=2),
-        Measurement("training-large-60", "rate", 60.0, batch_size=long_batch, rounds=3),
-        Measurement("training-small-60", "rate", 60.0, size="small", batch_size=long_batch, steps=8, rounds=2),
-        Measurement("unpadded-large", "rate", _same(10.0, 8, 3), steps=3, rounds=3, matrix_peak=True),
-        Measurement("unpadded-small", "rate", _same(10.0, 8, 4), size="small", steps=4, rounds=3, matrix_peak=True),
+        Measurement("training-large-60", "rate", 60.0, FIVE, batch_size=long_batch, rounds=3),
+        Measurement("training-small-60", "rate", 60.0, FIVE, size="small", batch_size=long_batch, steps=8, rounds=2),
+        Measurement("unpadded-large", "rate", _same(10.0, 8, 3), FIVE, steps=3, rounds=3, matrix_peak=True),
+        Measurement("unpadded-small", "rate", _same(10.0, 8, 4), FIVE, "train", "small", 8, 4, 3, matrix_peak=True),
         Measurement("stages", "rate", 20.0, steps=4, stages=True),
         Measurement("ablation", "seconds", 20.0, (FAST,), kind="ablation", steps=3),
         Measurement("watching", "share_10", _same(5.0, 2, 4), OURS, "watching", "small", 2, steps=60, rounds=3),
+        *(_shared(busy) for busy in (False, True)),
         Measurement("memory", "peak_gigabytes", PADDED_BATCH * 2, steps=2),
         Measurement("saving", "saving_seconds", _same(2.0, 1, 4), kind="save", batch_size=1, steps=2, rounds=2),
         *(_growth(4, length) for length in lengths),
         *(_growth(size, 10.0) for size in batch_sizes),
     ]
+
+
+def _shared(busy: bool) -> Measurement:
+    """Return a measurement of short steps, in which threads often wait for each other, alone or beside programs."""
+    name, sides = ("shared-busy" if busy else "shared-idle"), (NEMO, EXACT, FAST, LONG_WAITS)
+    return Measurement(name, "rate", _same(3.0, 4, 8), sides, "train", "small", 4, steps=8, rounds=3, busy=busy)
 
 
 def _growth(clips: int, length: float) -> Measurement:

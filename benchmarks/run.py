@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -11,17 +12,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from benchmarks.corpus import Clip, Corpus, load_corpus, write_manifest
 from benchmarks.job import Job
-from benchmarks.plan import FAST, Measurement, Side, batch_size_to_60, overrides_for, plan
+from benchmarks.plan import FAST, FAST_BF16, LONG_WAITS, Measurement, Side, batch_size_to_60, overrides_for, plan
 from benchmarks.results import Result, Results
 from benchmarks.table import goals_met, write_table
+from nest_ssl.compat import cpu_multiplies_bf16
 from nest_ssl.config.machine import processor
 from nest_ssl.environments import NEWEST_NEMO, cache_folder, nemo_python
 from nest_ssl.errors import NestError
@@ -53,7 +57,7 @@ class Turn:
             for start in range(0, len(self.clips), size)
         )
         real = sum(clip.duration for clip in self.clips)
-        seconds = real if self.side is FAST or self.side.buckets else padded
+        seconds = real if self.side in (FAST, FAST_BF16, LONG_WAITS) or self.side.buckets else padded
         return START[self.side.implementation] + seconds / SPEED[self.measurement.size]
 
 
@@ -114,9 +118,13 @@ class TurnRunner:
                 str(result),
             ]
             log = self.folder / f"{turn.measurement.name}-{turn.side.name.replace(', ', '-')}-{turn.round + 1}.log"
-            with log.open("wb") as file:
+            with log.open("wb") as file, _neighbours(turn.measurement.busy):
                 process = subprocess.run(
-                    [*command, str(time.time())], cwd=ROOT, env=_environment(), stdout=file, stderr=subprocess.STDOUT
+                    [*command, str(time.time())],
+                    cwd=ROOT,
+                    env={**_environment(), **dict(turn.side.environment)},
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
                 )
             if result.is_file():
                 return json.loads(result.read_text(encoding="utf-8"))
@@ -145,6 +153,19 @@ def _from(sides: tuple[Side, ...], start: int) -> tuple[Side, ...]:
     return sides[start:] + sides[:start]
 
 
+@contextlib.contextmanager
+def _neighbours(busy: bool) -> Iterator[None]:
+    """Keep every core busy with another program, if the measurement asks for it."""
+    compute = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(compute) for _ in range(os.cpu_count() or 1)] if busy else []
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
 def _environment() -> dict[str, str]:
     """Set the same number of threads for both sides: all cores, or what the user has set."""
     return {"OMP_NUM_THREADS": str(os.cpu_count()), **os.environ}
@@ -153,7 +174,7 @@ def _environment() -> dict[str, str]:
 def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
     """Return the machine, the versions and the options that the numbers depend on."""
     return {
-        "processor": processor(),
+        "processor": f"{processor()} ({_instructions()})",
         "cores": str(os.cpu_count()),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -163,6 +184,12 @@ def about(corpus: Corpus, quick: bool, workers: int) -> dict[str, str]:
         "batch to 60": str(batch_size_to_60()),
         "plan": "quick" if quick else "full",
     }
+
+
+def _instructions() -> str:
+    """Return the widest vectors that torch uses on this processor, and whether it multiplies bfloat16."""
+    widest = torch.backends.cpu.get_cpu_capability()
+    return f"{widest}, bfloat16" if cpu_multiplies_bf16() else widest
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -190,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def bench(options: argparse.Namespace) -> int:
-    measurements = plan(options.quick, not options.no_nemo)
+    measurements = plan(options.quick, not options.no_nemo, cpu_multiplies_bf16())
     if options.only:
         names = [measurement.name for measurement in measurements]
         if options.only not in names:

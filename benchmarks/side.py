@@ -22,6 +22,10 @@ def main(implementation: str, job_path: str, result_path: str, started: str) -> 
     warnings.filterwarnings("ignore")
     job = Job(**json.loads(Path(job_path).read_text(encoding="utf-8")))
     _limit_memory()
+    if implementation == "nest_ssl":
+        from nest_ssl.threads import sleep_soon
+
+        sleep_soon()  # as train.py does
     result: dict[str, Any]
     try:
         from benchmarks import measure  # imports torch: its time counts as time until the first step

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.job import STAGES
-from benchmarks.plan import EXACT, FAST, LHOTSE, NEMO, SIDES
+from benchmarks.plan import EXACT, FAST, FAST_BF16, LHOTSE, NEMO, NEMO_BF16, SIDES
 from benchmarks.results import Results
 
 TITLES = {
@@ -19,6 +19,8 @@ TITLES = {
     "training-small-60": "Small, clips to 60 s",
     "unpadded-large": "Large, clips of 10 s, no padding",
     "unpadded-small": "Small, clips of 10 s, no padding",
+    "shared-idle": "nothing else runs",
+    "shared-busy": "another program on every core",
 }
 COSTS = {  # measurement: heading, metric, unit
     "first-step": ("from the start to the first training step", "first_step_seconds", "s"),
@@ -37,7 +39,10 @@ each round; the tables show the median of the rounds.
 - Data: {corpus} with noise; most clips are short (one in twelve of those "to 60 s" is longer than 20 s); batches of 8,
   or of {batch_to_60} for clips to 60 s; {workers} workers (with 0, the time of a step includes loading its data).
 - NeMo is the stock configuration. "NeMo, lhotse" instead makes batches of 60 s from 10 duration buckets of the whole
-  corpus. "exact" and "fast" are `model.numerics`."""
+  corpus. "exact" and "fast" are `model.numerics`. All are in float32 but those with "bf16-mixed", which is measured on
+  processors that multiply bfloat16.
+- The peak of a product is the speed at which torch multiplies two large matrices on this machine, in the precision of
+  the side and with the fastest of its libraries."""
 
 WATCHING = """\
 A real run of Small on 2 clips of 5 s: its steps are so short that the cost of watching is visible. At every other step
@@ -45,6 +50,9 @@ only, everything is active: monitor, throughput, progress, codebooks, TensorBoar
 milliseconds of processor time of one thread, with the lowest and the highest of the rounds in brackets. The shares are
 those of the training time without validations, for two values of `trainer.log_every_n_steps`. With more threads, steps
 are shorter, but watching takes the same time."""
+SHARED = """\
+Small, 4 clips of 3 s: in such short steps, threads often wait for each other. "fast, OpenMP's default" lets waiting
+threads keep their cores as long as the runtime does by default; our commands let them sleep sooner."""
 WATCHING_COLUMNS = (
     *("side", "a step unwatched", "more for an ordinary step", "for a logged one", "for a validation"),
     *("share, logging every 10", "every 50"),
@@ -85,7 +93,11 @@ GOALS = (
     _rate("fast / NeMo, Large, clips to 20 s", "training-large-20", FAST.name, NEMO.name, 3.0),
     _rate("fast / NeMo, Large, clips to 60 s", "training-large-60", FAST.name, NEMO.name, 6.0),
     _rate("fast / NeMo with lhotse buckets, Large, clips to 20 s", "training-large-20", FAST.name, LHOTSE.name, 2.2),
-    Goal("fast, share of the peak, no padding", "unpadded-large", "peak_share", FAST.name, None, least=0.65),
+    _rate("fast bf16-mixed / NeMo, Large, clips to 20 s", "training-large-20", FAST_BF16.name, NEMO.name, 9.0),
+    _rate("both in bf16-mixed, Large, clips to 20 s", "training-large-20", FAST_BF16.name, NEMO_BF16.name, 5.0),
+    _rate("fast bf16-mixed / NeMo, Large, clips to 60 s", "training-large-60", FAST_BF16.name, NEMO.name, 14.0),
+    Goal("fast, share of the peak, no padding", "unpadded-large", "peak_share", FAST.name, None, least=0.6),
+    Goal("the same in bf16-mixed", "unpadded-large", "peak_share", FAST_BF16.name, None, least=0.55),
     _rate("exact / NeMo, Large, clips to 20 s", "training-large-20", EXACT.name, NEMO.name, 1.15),
     Goal("time to the first step, fast / NeMo", "first-step", "first_step_seconds", FAST.name, NEMO.name, most=0.6),
     Goal("peak memory, fast / NeMo", "memory", "peak_gigabytes", FAST.name, NEMO.name, most=0.5),
@@ -113,6 +125,7 @@ def _page(results: Results) -> Iterator[str]:
     yield from _section("Without padding: how much of the machine is used", _peak(results))
     yield from _section("Where a step's time goes, seconds", _stages(results))
     yield from _section("What each part of fast saves: a step of Large without it", _ablation(results))
+    yield from _section("A machine that does something else as well", _shared(results))
     yield from _section("What watching costs", _watching(results))
     yield from _section("Start, data, memory, checkpoints", _costs(results))
     yield from _section("How cost grows: seconds of a step, Large", _growth(results))
@@ -145,6 +158,11 @@ def _training(results: Results) -> list[str]:
         return [*(_number(figure, ".0%") for figure in figures), _number(memory, ".1f")]
 
     return _rates(results, "training", ["audio in a batch", "waiting for data", "peak memory, GB"], more)
+
+
+def _shared(results: Results) -> list[str]:
+    rows = _rates(results, "shared", [], lambda name, side: [])
+    return [*SHARED.splitlines(), "", *rows] if rows else []
 
 
 def _peak(results: Results) -> list[str]:

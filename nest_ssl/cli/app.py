@@ -21,6 +21,7 @@ from nest_ssl.cli.report import report
 from nest_ssl.cli.stats import stats
 from nest_ssl.errors import INTERRUPTED, NestError, one_line
 from nest_ssl.printable import say, say_lines
+from nest_ssl.threads import sleep_soon
 
 app = typer.Typer(
     name="nest-ssl",
@@ -34,6 +35,7 @@ app.add_typer(data, name="data")
 
 
 def main() -> None:
+    sleep_soon()
     app()
 
 

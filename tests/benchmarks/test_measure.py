@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import measure
 from benchmarks.flops import FORWARD_AND_BACKWARD, FRAMES_PER_SECOND, training_flops
 from benchmarks.job import BACKWARD, ENCODER, REST, STAGES
-from benchmarks.plan import EXACT, FAST, Measurement, Side
+from benchmarks.plan import EXACT, FAST, FAST_BF16, Measurement, Side
 from benchmarks.run import CONFIG
 from benchmarks.stages import StageClock
 from nest_ssl.data import AudioNoiseBatch
@@ -22,9 +22,10 @@ from nest_ssl.testing import small_config
 from tests.benchmarks.conftest import MakeJob
 
 
-@pytest.mark.parametrize("side", [EXACT, FAST], ids=lambda side: side.name)
+@pytest.mark.parametrize("side", [EXACT, FAST, FAST_BF16], ids=lambda side: side.name)
 def test_training_counts_audio_without_padding_and_shares_of_the_time(side: Side, make_job: MakeJob) -> None:
-    job = make_job(Measurement("test", "rate", (1.0, 3.0, 2.0, 2.0), steps=2, stages=True, matrix_peak=True), side)
+    measurement = Measurement("test", "rate", (1.0, 3.0, 2.0, 2.0), steps=2, stages=True, matrix_peak=True)
+    job = make_job(measurement, side)
     numbers = measure.train("nest_ssl", job, time.time())
     steps = numbers["steps"]
     assert [step["real"] for step in steps] == pytest.approx([4.0, 4.0])
