@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 # GCC's OpenMP (Linux) counts turns of a loop, that of LLVM and Intel (macOS, Windows) milliseconds.
-SHORT_WAIT = {"GOMP_SPINCOUNT": "1000", "KMP_BLOCKTIME": "1"}
+SHORT_WAIT = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "1"}
 CHOICES = ("OMP_WAIT_POLICY", "KMP_LIBRARY", *SHORT_WAIT)  # variables with which users choose themselves
 
 
