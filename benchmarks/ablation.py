@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from nest_ssl.data import AudioNoiseBatch
 from nest_ssl.model import AudioToMelSpectrogramPreprocessor, RandomBlockMasking
+from nest_ssl.model.conformer.subsampling import Conv2d
 from nest_ssl.model.fast import attention, convolution, encoder, subsampling
 from nest_ssl.models import EncDecDenoiseMaskedTokenPredModel
 
@@ -32,6 +33,11 @@ def _torch_dropout(x: Tensor, module: nn.Dropout) -> Tensor:
 
 def _one_dimension(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return nn.functional.conv1d(x.t().unsqueeze(0), weight, bias, groups=x.shape[1])[0].t()
+
+
+def _as_convolution(layer: Conv2d, features: Tensor) -> tuple[Tensor, int]:
+    image = layer(features.unsqueeze(0).unsqueeze(0))  # (T, D) -> (1, C, T, F)
+    return image.permute(0, 2, 3, 1).reshape(-1, image.shape[1]), image.shape[2]
 
 
 def _all_masked(masking: RandomBlockMasking, lengths: Tensor, frames: int) -> Tensor:
@@ -52,7 +58,7 @@ PARTS: dict[str, Without] = {
         attention.AttentionMask, "of", partial(attention.AttentionMask.of, together=True)
     ),
     "sub-sampling of each clip by itself": lambda: patch.object(subsampling, "_one_by_one", subsampling._padded),
-    "its first convolution as a product": lambda: patch.object(subsampling, "_as_product", lambda layer, x: layer(x)),
+    "its first convolution as a product": lambda: patch.object(subsampling, "_as_product", _as_convolution),
     "depthwise convolution along rows": lambda: patch.object(convolution, "_along_rows", _one_dimension),
     "dropout from fewer random numbers": _plain_dropout,
     "features of valid frames only": lambda: patch.object(AudioToMelSpectrogramPreprocessor, "packable", False),

@@ -25,14 +25,14 @@ from tests.parity.variants import CONFIG, ROOT
 def measured(nemo: str, tmp_path: Path) -> dict[str, dict[str, Any]]:
     """The numbers of each implementation for two steps."""
     make_dummy_corpus(tmp_path / "data", train=6, val=1, noise=2)
-    manifests = [tmp_path / "data" / f"{name}_manifest.json" for name in ("train", "noise")]
+    train, noise = (tmp_path / "data" / f"{name}_manifest.json" for name in ("train", "noise"))
     measurement = Measurement("test", "rate", 4.0, batch_size=2, steps=2, overrides=TINY)
     results = {}
     for side, python in ((NEMO, nemo), (EXACT, sys.executable)):
-        overrides = overrides_for(measurement, side, *manifests, workers=0)
+        overrides = overrides_for(measurement, side, train, noise, workers=0)
         job, result = tmp_path / "job.json", tmp_path / f"{side.name}.json"
         job.write_text(json.dumps(asdict(Job("train", str(CONFIG), "small", overrides, steps=2, seed=1))))
-        command = [python, "-m", "benchmarks.side", side.implementation, job, result, str(time.time())]
+        command = [python, "-m", "benchmarks.side", side.implementation, str(job), str(result), str(time.time())]
         subprocess.run(command, cwd=ROOT, env={**os.environ, **THREADS}, check=True)
         results[side.name] = json.loads(result.read_text())
     return results

@@ -22,26 +22,42 @@ def subsample(pre_encode: nn.Module, features: Tensor, packing: Packing) -> tupl
 def _one_by_one(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
     """Sub-sample each utterance by itself: no masking is needed, as the convolution pads with zeros."""
     utterances = zip(features.split(packing.lengths), after.lengths, strict=True)
-    images = [_convolved(pre_encode.conv, x) for x, frames in utterances if frames]
-    parts = [image[0].transpose(0, 1).flatten(1) for image in images]  # (1, C, U, F) -> (U, C * F)
+    parts = [_convolved(pre_encode.conv, x) for x, frames in utterances if frames]
     return pre_encode.out(torch.cat(parts) if parts else features.new_empty(0, pre_encode.out.in_features))
 
 
-def _convolved(convolutions: nn.Sequential, x: Tensor) -> Tensor:
-    """(T, D) -> (1, C, U, F)."""
-    x = x.unsqueeze(0).unsqueeze(0)  # (T, D) -> (1, 1, T, D)
-    return convolutions[1:](_as_product(convolutions[0], x))  # type: ignore[arg-type]
+def _convolved(convolutions: nn.Sequential, features: Tensor) -> Tensor:
+    """(T, D) -> (U, C * F). Between the layers, x has a row for each place of the image: (T * F, C), channels last."""
+    first, *others = convolutions
+    x, frames = _as_product(first, features)  # type: ignore[arg-type]
+    for layer in others:
+        if isinstance(layer, nn.ReLU):
+            x = layer(x)
+        elif isinstance(layer, nn.Conv2d) and layer.kernel_size == (1, 1):
+            x = nn.functional.linear(x, layer.weight.flatten(1), layer.bias)
+        else:
+            image = _on_image(layer, x.view(1, frames, -1, x.shape[1]).permute(0, 3, 1, 2))  # (1, C, T, F)
+            frames = image.shape[2]
+            x = image.permute(0, 2, 3, 1).reshape(-1, image.shape[1])
+    return x.view(frames, -1, x.shape[1]).transpose(1, 2).flatten(1)  # (U, F, C) -> (U, C, F) -> (U, C * F)
 
 
-def _as_product(layer: Conv2d, x: Tensor) -> Tensor:
+def _as_product(layer: Conv2d, features: Tensor) -> tuple[Tensor, int]:
     """Compute the first convolution as a matrix product: with one input channel, its gradient is 10 times cheaper."""
-    frames = layer.frames(x.shape[2])
+    image = features.unsqueeze(0).unsqueeze(0)  # (T, D) -> (1, 1, T, D)
     patches = nn.functional.unfold(
-        layer.padded(x), layer.kernel_size, padding=int(layer.padding[0]), stride=layer.stride
+        layer.padded(image), layer.kernel_size, padding=int(layer.padding[0]), stride=layer.stride
     )
-    assert layer.bias is not None
-    x = torch.addmm(layer.bias.unsqueeze(1), layer.weight.flatten(1), patches[0])  # (9, U * F) -> (C, U * F)
-    return x.view(1, len(x), frames, -1)
+    rows = nn.functional.linear(patches[0].t(), layer.weight.flatten(1), layer.bias)  # (T * F, 9) -> (T * F, C)
+    return rows, layer.frames(len(features))
+
+
+def _on_image(layer: nn.Module, image: Tensor) -> Tensor:
+    """Apply a layer; without autocast if it is depthwise, whose gradient in half precision takes ten times as long."""
+    if not isinstance(layer, nn.Conv2d) or layer.groups == 1:
+        return layer(image)
+    with torch.autocast(image.device.type, enabled=False):
+        return layer(image.to(layer.weight.dtype))
 
 
 def _padded(pre_encode: ConvSubsampling, features: Tensor, packing: Packing, after: Packing) -> Tensor:
