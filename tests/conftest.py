@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from nest_ssl.threads import sleep_soon
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+sleep_soon()  # several processes share the cores; before a test imports torch
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _QUIET = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "printable": set(),
     "shell": set(),
     "memory": set(),
+    "threads": set(),
     "environments": {"errors", "folder_lock"},
     "model": {
         "errors",
@@ -44,7 +45,11 @@ MAY_IMPORT = {
     "models": {"training"},
     "testing": {"data"},
     "__main__": {"cli"},
-    "cli": {"errors", "printable"},  # everything else is imported when a command runs, so that help appears at once
+    "cli": {
+        "errors",
+        "printable",
+        "threads",
+    },  # everything else is imported when a command runs, so that help appears at once
     "apps": {  # each may import the core and the other apps that APPS lists
         *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
         *("models", *CORE),

@@ -22,7 +22,6 @@ import torch
 from rich.filesize import decimal
 
 from nest_ssl.apps.doctor import CheckResult
-from nest_ssl.compat import cpu_multiplies_bf16
 from nest_ssl.config.machine import Machine, processor
 from nest_ssl.environments import SetupError, installed_nemo
 from nest_ssl.memory import available_memory, group_limits, machine_memory
@@ -138,7 +137,7 @@ class Facts:
     mps: bool = _fact(torch.backends.mps.is_available)
     cpu: str = _fact(processor)
     vector_kernels: str = _fact(torch.backends.cpu.get_cpu_capability)  # instruction set that torch's CPU kernels use
-    cpu_bf16: bool = _fact(cpu_multiplies_bf16)
+    cpu_bf16: bool = _fact(lambda: Machine.here().cpu_bf16)
     cores: int = _fact(_cores)
     usable_cores: float = _fact(_usable_cores)  # limited by CPU affinity and the container
     threads: int = _fact(torch.get_num_threads)  # of torch
