@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import run
 from benchmarks.corpus import Corpus
-from benchmarks.plan import EXACT, FAST, Measurement
+from benchmarks.plan import EXACT, FAST, FAST_BF16, LONG_WAITS, NEMO_BF16, Measurement, plan
 from benchmarks.results import Result, Results
 from benchmarks.run import PAGE, TurnRunner
 from nest_ssl.errors import NestError
+from nest_ssl.threads import CHOICES
 from tests.benchmarks.conftest import TINY
 
 DATA = Measurement("data", "items_per_second", 4.0, (EXACT, FAST), "data", "small", 2, 1, overrides=TINY)
@@ -54,6 +59,35 @@ def test_a_single_measurement_does_not_replace_the_page_of_all(tmp_path: Path) -
     assert run._page(alone, "watching", tmp_path) == tmp_path / "watching.md"
     among_others = Results(runs=[*alone.runs, Result("data", FAST.name, 0, {"items_per_second": 1.0})])
     assert run._page(among_others, "watching", tmp_path) == run._page(alone, None, tmp_path) == PAGE
+
+
+def test_another_program_computes_on_every_core_for_as_long_as_a_busy_machine_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: list[str]) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(command))
+        return started[-1]
+
+    monkeypatch.setattr(run, "subprocess", SimpleNamespace(Popen=start))
+    with contextlib.suppress(NestError), run._neighbours(busy=True):
+        assert len(started) == os.cpu_count()
+        assert all(process.poll() is None for process in started)
+        raise NestError("the measurement failed")
+    assert all(process.poll() is not None for process in started)
+    with run._neighbours(busy=False):
+        assert len(started) == os.cpu_count()
+
+
+def test_bf16_is_measured_only_where_the_processor_multiplies_it() -> None:
+    without, with_it = ({s for m in plan(quick=False, with_bf16=bf16) for s in m.sides} for bf16 in (False, True))
+    assert with_it - without == {NEMO_BF16, FAST_BF16}
+
+
+def test_a_user_setting_makes_ours_stand_aside() -> None:
+    """The side with the runtime's default sets a variable that `sleep_soon` takes for a user's choice."""
+    assert dict(LONG_WAITS.environment).keys() <= set(CHOICES)
 
 
 def test_nemo_is_searched_only_if_a_measurement_needs_it(
