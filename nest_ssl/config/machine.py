@@ -95,11 +95,13 @@ def _needed(cfg: DictConfig, machine: Machine) -> Iterator[tuple[str, Any, str]]
         yield "trainer.sync_batchnorm", False, reason
 
     precision = str(trainer.get("precision"))
-    bf16 = machine.gpu_bf16 if gpu else machine.cpu_bf16
-    if precision.startswith("bf16") and not bf16:
-        yield "trainer.precision", "16-mixed" if gpu else 32, _NO_BF16
-    elif precision.startswith("16") and not gpu:
-        yield "trainer.precision", *(("bf16-mixed", "processors are slow with float16") if bf16 else (32, _NO_BF16))
+    if gpu:
+        if precision.startswith("bf16") and not other and not machine.gpu_bf16:
+            yield "trainer.precision", "16-mixed", _NO_BF16
+    elif precision.startswith(("16", "bf16")) and not machine.cpu_bf16:
+        yield "trainer.precision", 32, _NO_BF16
+    elif precision.startswith("16"):
+        yield "trainer.precision", "bf16-mixed", "processors are slow with float16"
 
     for key in (f"{node}.pin_memory" for node in _DATASETS):
         if not gpu and OmegaConf.select(cfg, key):

@@ -111,6 +111,11 @@ def test_precision_is_one_that_the_hardware_supports(machine: Machine, precision
     assert adjusted(machine, precision=precision).get("trainer.precision", precision) == expected
 
 
+def test_the_precision_of_a_device_that_we_do_not_know_is_not_changed() -> None:
+    for machine in (LAPTOP, NEW_PROCESSOR):
+        assert "trainer.precision" not in adjusted(machine, accelerator="tpu", precision="bf16-mixed")
+
+
 def test_worker_processes_are_never_changed() -> None:
     cfg = config()
     cfg.model.train_ds.num_workers = 64
