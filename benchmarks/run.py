@@ -22,7 +22,7 @@ import torch
 
 from benchmarks.corpus import Clip, Corpus, load_corpus, write_manifest
 from benchmarks.job import Job
-from benchmarks.plan import FAST, FAST_BF16, LONG_WAITS, Measurement, Side, batch_size_to_60, overrides_for, plan
+from benchmarks.plan import Measurement, Side, batch_size_to_60, overrides_for, plan
 from benchmarks.results import Result, Results
 from benchmarks.table import goals_met, write_table
 from nest_ssl.compat import cpu_multiplies_bf16
@@ -57,7 +57,7 @@ class Turn:
             for start in range(0, len(self.clips), size)
         )
         real = sum(clip.duration for clip in self.clips)
-        seconds = real if self.side in (FAST, FAST_BF16, LONG_WAITS) or self.side.buckets else padded
+        seconds = real if self.side.skips_padding else padded
         return START[self.side.implementation] + seconds / SPEED[self.measurement.size]
 
 
