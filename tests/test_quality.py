@@ -45,11 +45,8 @@ MAY_IMPORT = {
     "models": {"training"},
     "testing": {"data"},
     "__main__": {"cli"},
-    "cli": {
-        "errors",
-        "printable",
-        "threads",
-    },  # everything else is imported when a command runs, so that help appears at once
+    # everything else is imported when a command runs, so that help appears at once
+    "cli": {"errors", "printable", "threads"},
     "apps": {  # each may import the core and the other apps that APPS lists
         *("errors", "environments", "memory", "folder_lock", "atomic", "regular_file", "printable", "shell"),
         *("models", *CORE),

@@ -53,7 +53,7 @@ def _as_product(layer: Conv2d, features: Tensor) -> tuple[Tensor, int]:
 
 
 def _on_image(layer: nn.Module, image: Tensor) -> Tensor:
-    """Apply a layer; without autocast if it is depthwise, whose gradient in half precision takes ten times as long."""
+    """Apply a layer; a depthwise one without autocast: its gradient in half precision takes over ten times as long."""
     if not isinstance(layer, nn.Conv2d) or layer.groups == 1:
         return layer(image)
     with torch.autocast(image.device.type, enabled=False):
